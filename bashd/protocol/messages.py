@@ -1,0 +1,287 @@
+"""Every request and notification of the wire, one dataclass each.
+
+The wire is JSON-RPC 2.0, one object a line, over a Unix stream socket. `METHODS` maps
+a method name to the dataclass of its parameters and that of its result;
+`NOTIFICATIONS` maps the daemon's notifications. Field names are the JSON keys;
+binary data travels as base64 in fields named ``*_b64``. The daemon validates with
+msgspec against these classes; the thin client builds plain dicts from them, so this
+file imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from bashd.core.model import Mode, RunResult, TaskInfo, TaskRead
+
+PROTOCOL_VERSION: Final = 1
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""Largest line either side accepts: an 8 MiB command, escaped, and its environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """No parameters, or nothing to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeParams:
+    """First message of a connection; everything else is refused before it."""
+
+    protocol: int
+    client: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorDefaults:
+    """The daemon's executor settings, so that a client can resolve locally."""
+
+    cwd: str
+    timeout_ms: int | float
+    max_timeout_ms: int | float
+    max_output_bytes: int
+    max_spill_bytes: int
+    grace_ms: int | float
+    sandbox_mode: Mode | None
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeResult:
+    protocol: int
+    version: str
+    pid: int
+    uid: int
+    """The uid as which this caller is served."""
+    executor: ExecutorDefaults
+    capabilities: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOpenParams:
+    """Open a session, or find the caller's default one for *cwd*."""
+
+    cwd: str
+    mode: Mode | None = None
+    """Session override of the mode; None leaves the policy's or daemon's default."""
+    policy: str | None = None
+    ambient: dict[str, str] = field(default_factory=dict)
+    """The caller's environment, already scrubbed; the daemon scrubs again."""
+    env_removed: tuple[str, ...] = ()
+    """Names the client's scrub took."""
+    default: bool = False
+    """Share one session per uid and canonical cwd instead of opening a new one."""
+    approval: str | None = None
+    """``ask`` or ``never``; None takes the configured one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionParams:
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAttachParams:
+    """Come back to a session: the id is the only credential besides the uid."""
+
+    session_id: str
+    ambient: dict[str, str] | None = None
+    env_removed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SessionModeParams:
+    session_id: str
+    mode: Mode | None
+    """None removes the override."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    session_id: str
+    cwd: str
+    mode: Mode
+    """Effective mode of a plain call: override, else policy, else daemon default."""
+    mode_override: Mode | None
+    policy: str | None
+    created_at: float
+    log_path: str | None
+    default: bool
+    running_tasks: int
+    approval: str = "ask"
+    writable: tuple[str, ...] = ()
+    """Places a command may write to under *mode*."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionList:
+    sessions: tuple[SessionInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecParams:
+    """One command. The same for ``exec.run`` and ``exec.start``."""
+
+    command: str
+    session_id: str | None = None
+    """None: the caller's default session for *cwd*."""
+    cwd: str | None = None
+    """Only without *session_id*: root and default workdir of the default session."""
+    workdir: str | None = None
+    timeout_ms: int | float | None = None
+    env: dict[str, str | None] | None = None
+    managed_env: dict[str, str] | None = None
+    stdin_b64: str | None = None
+    stdin_stream: bool = False
+    """More stdin follows in ``exec.stdin`` notifications."""
+    stdout_max_bytes: int | None = None
+    owner: str | None = None
+    mode: Mode | None = None
+    """One-shot mode of this call (a grant or ``--mode``); None: the session's."""
+    policy: str | None = None
+    stream: bool = False
+    """Send ``exec.output`` notifications while the command runs."""
+    ambient: dict[str, str] | None = None
+    """The caller's scrubbed environment for this call; None: the session's."""
+    env_removed: tuple[str, ...] = ()
+    deadline_ms: int | float | None = None
+    """``exec.start`` only: optional deadline of the background task."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecCancelParams:
+    """Abort the ``exec.run`` that was sent with this request id."""
+
+    request_id: int | str
+    force: bool = False
+    """True: KILL at once instead of TERM, grace, KILL."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecStdinParams:
+    request_id: int | str
+    data_b64: str = ""
+    eof: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TaskParams:
+    task_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskListParams:
+    session_id: str | None = None
+    all: bool = True
+    """Finished tasks too."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    tasks: tuple[TaskInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskMaybe:
+    task: TaskInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReadMaybe:
+    read: TaskRead | None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerResult:
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLogsParams:
+    """Non-consuming read of one stream by byte offset."""
+
+    task_id: str
+    stream: str = "stdout"
+    offset: int = 0
+    limit_bytes: int = 1 << 20
+    wait: bool = False
+    """Answer only when there is something past *offset* or the task has settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLogsResult:
+    data_b64: str
+    offset: int
+    """Where *data* starts; larger than asked for when older bytes are gone."""
+    next_offset: int
+    total: int
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKillResult:
+    killed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOutput:
+    """Notification: live output of a streaming ``exec.run``."""
+
+    request_id: int | str
+    stream: str
+    data_b64: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDone:
+    """Notification after ``task.subscribe``: a task of this session settled."""
+
+    task: TaskInfo
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyParams:
+    name: str
+    cwd: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    version: str
+    pid: int
+    uptime_s: float
+    sessions: int
+    cells: int
+    tasks: int
+    runner: str | None
+
+
+METHODS: Final[dict[str, tuple[type, type]]] = {
+    "initialize": (InitializeParams, InitializeResult),
+    "daemon.status": (Empty, StatusResult),
+    "session.open": (SessionOpenParams, SessionInfo),
+    "session.attach": (SessionAttachParams, SessionInfo),
+    "session.get": (SessionParams, SessionInfo),
+    "session.list": (Empty, SessionList),
+    "session.set_mode": (SessionModeParams, SessionInfo),
+    "session.close": (SessionParams, Empty),
+    "exec.run": (ExecParams, RunResult),
+    "exec.start": (ExecParams, TaskInfo),
+    "exec.cancel": (ExecCancelParams, Empty),
+    "exec.stdin": (ExecStdinParams, Empty),
+    "task.get": (TaskParams, TaskMaybe),
+    "task.list": (TaskListParams, TaskList),
+    "task.owner": (TaskParams, OwnerResult),
+    "task.read": (TaskParams, TaskReadMaybe),
+    "task.logs": (TaskLogsParams, TaskLogsResult),
+    "task.kill": (TaskParams, TaskKillResult),
+    "task.wait": (TaskParams, TaskInfo),
+    "task.subscribe": (SessionParams, Empty),
+}
+"""Method name to (parameters, result)."""
+
+NOTIFICATIONS: Final[dict[str, type]] = {
+    "exec.output": ExecOutput,
+    "task.done": TaskDone,
+}
+"""Daemon to client, without an id."""
