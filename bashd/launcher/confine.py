@@ -1,0 +1,178 @@
+"""The steps that put a process behind the walls, in their order, each one named.
+
+Runs in the cell only: first as the process that may still change its uid, later in
+the zygote and in each spare with nothing left to give up. `Settings` is what the
+daemon decided; nothing here chooses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import prctl
+
+from . import kernel
+
+
+class StepError(Exception):
+    """A named step failed; nothing may run after it."""
+
+    def __init__(self, step: str, reason: str) -> None:
+        super().__init__(f"{step}: {reason}")
+        self.step = step
+        self.reason = reason
+
+
+@contextlib.contextmanager
+def step(name: str) -> Iterator[None]:
+    """Turn an `OSError` in the block into a `StepError` called *name*."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise StepError(name, str(error)) from error
+
+
+@dataclass(frozen=True)
+class LandlockRules:
+    """Which file rights are handled and what is allowed beneath which path."""
+
+    handled: int
+    allow: list[tuple[str, int]]
+    scoped: int
+    """Scope bits of the shared layers; 0 where the ABI has none."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What one cell is to be. JSON in the CONFIG message."""
+
+    become: list[Any] | None = None
+    """[uid, gid, [groups]] when the launcher must become the peer; else None."""
+    confined: bool = True
+    """False only for danger-full-access: no wall, no no_new_privs."""
+    own_layer: bool = False
+    """The zygote adds a scoped layer of its own, so that its commands cannot signal
+    the keeper (landlock runner; under bwrap the keeper is pid 1)."""
+    landlock: dict[str, Any] | None = None
+    landlock_log: bool = False
+    """Log refusals after exec (ABI 7)."""
+    mounts: list[list[Any]] = field(default_factory=list)
+    """[path, dev, ino]: what must still be found at these paths in the cell."""
+    bash: str = "/bin/bash"
+    seccomp_bytes: int = 0
+
+    def rules(self) -> LandlockRules | None:
+        """Return the Landlock rules, or None where the kernel has no Landlock."""
+        if self.landlock is None:
+            return None
+        return LandlockRules(
+            self.landlock["handled"],
+            [(path, access) for path, access in self.landlock["allow"]],
+            self.landlock["scoped"],
+        )
+
+
+def become_peer(uid: int, gid: int, groups: list[int], *, confined: bool) -> None:
+    """Become the peer for good. The order matters.
+
+    The bounding set can only be dropped while CAP_SETPCAP is there, groups and ids
+    only before the uid is gone, and only an explicit capset clears the inheritable
+    set. In full-access mode the bounding set stays, so that sudo works.
+    """
+    if confined:
+        with step("capbset"):
+            drop_bounding_set()
+    with step("setgroups"):
+        os.setgroups(groups)
+    with step("setresgid"):
+        os.setresgid(gid, gid, gid)
+    with step("setresuid"):
+        os.setresuid(uid, uid, uid)
+    if confined:
+        with step("capset"):
+            kernel.clear_capabilities()
+
+
+def drop_bounding_set() -> None:
+    """Drop every capability the kernel knows from the bounding set."""
+    for capability in range(64):
+        try:
+            prctl.capbset_drop(capability)
+        except OSError as error:
+            # EINVAL: past the last capability of this kernel.
+            if error.errno != errno.EINVAL:
+                raise
+            return
+
+
+def seal_process(*, confined: bool) -> None:
+    """Refuse ptrace and /proc access by commands of the same uid; give up set-uid."""
+    with step("dumpable"):
+        prctl.set_dumpable(0)
+    if confined:
+        with step("no_new_privs"):
+            prctl.set_no_new_privs(1)
+
+
+_DIRECTORY_ONLY = 0x3FF8 | 0
+"""Rights that exist only for folders: READ_DIR (bit 3) to REFER (bit 13)."""
+
+
+def build_ruleset(rules: LandlockRules, *, scoped: bool) -> kernel.Landlock:
+    """Open every allowed path inside the cell and add its rule.
+
+    A path that is missing is skipped: what is not there needs no permission, and
+    what appears later stays refused.
+    """
+    ruleset = kernel.Landlock(rules.handled, 0, rules.scoped if scoped else 0)
+    for path, access in rules.allow:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            continue
+        try:
+            is_dir = stat.S_ISDIR(os.fstat(fd).st_mode)
+            allowed = access if is_dir else access & ~_DIRECTORY_ONLY
+            if allowed & rules.handled:
+                ruleset.allow_fd(fd, allowed & rules.handled)
+        finally:
+            os.close(fd)
+    return ruleset
+
+
+def check_mounts(mounts: list[list[Any]]) -> None:
+    """Check that the cell still has the mounts it was built with.
+
+    A rename on the host over a masked or read-only-bound file silently drops the
+    mount inside a running cell, so this runs before every command.
+    """
+    for path, dev, ino in mounts:
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            raise StepError("mounts", f"{path}: {error.strerror}") from error
+        if found.st_ino != ino or found.st_dev != dev:
+            raise StepError("mounts", f"{path} is no longer what was mounted there")
+
+
+def enter_workdir(path: bytes, dev: int, ino: int) -> None:
+    """Change to *path*, following no link, and check that it is the resolved inode."""
+    name = os.fsdecode(path)
+    with step("workdir"):
+        try:
+            fd = kernel.open_no_symlinks(name, os.O_PATH | os.O_DIRECTORY)
+        except OSError as error:
+            raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: {name}") from error
+        try:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) != (dev, ino):
+                raise StepError("workdir-changed", f"{name} is another directory now")
+            os.fchdir(fd)
+        finally:
+            os.close(fd)

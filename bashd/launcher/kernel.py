@@ -1,0 +1,303 @@
+"""Raw system calls and kernel constants: the only ctypes in the project.
+
+Each constant names its header and the kernel or ABI that added it. Functions raise
+`OSError` with the call's name. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import struct
+from typing import Final
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc_locked = ctypes.PyDLL(None, use_errno=True)
+"""Calls that must not release the interpreter lock: a raw clone copies its state."""
+
+# System call numbers are shared by all architectures since 5.1 (asm-generic/unistd.h).
+SYS_PIDFD_SEND_SIGNAL: Final = 424
+SYS_CLOSE_RANGE: Final = 436
+SYS_OPENAT2: Final = 437
+_MACHINE: Final = platform.machine()
+# Older calls differ per architecture (asm/unistd_64.h, asm-generic/unistd.h).
+_NUMBERS: Final = {
+    "x86_64": {
+        "clone": 56, "waitid": 247, "seccomp": 317, "capset": 126, "unshare": 272,
+        "setns": 308, "setfsuid": 122, "setfsgid": 123, "setgroups": 116,
+    },
+    "aarch64": {
+        "clone": 220, "waitid": 95, "seccomp": 277, "capset": 91, "unshare": 97,
+        "setns": 268, "setfsuid": 151, "setfsgid": 152, "setgroups": 159,
+    },
+}  # fmt: skip
+
+# linux/prctl.h
+PR_SET_DUMPABLE: Final = 4
+PR_SET_NO_NEW_PRIVS: Final = 38
+# linux/sched.h
+CLONE_PARENT: Final = 0x00008000
+CLONE_NEWNS: Final = 0x00020000
+CLONE_NEWUSER: Final = 0x10000000
+CLONE_NEWNET: Final = 0x40000000
+_SIGCHLD: Final = 17
+# linux/wait.h
+P_PID: Final = 1
+WNOHANG: Final = 1
+WEXITED: Final = 4
+WNOWAIT: Final = 0x01000000
+# linux/seccomp.h
+SECCOMP_SET_MODE_FILTER: Final = 1
+# linux/openat2.h, Linux 5.6
+RESOLVE_NO_SYMLINKS: Final = 0x04
+RESOLVE_NO_MAGICLINKS: Final = 0x02
+# linux/falloc.h
+_FALLOC_FL_KEEP_SIZE: Final = 1
+_FALLOC_FL_PUNCH_HOLE: Final = 2
+# linux/landlock.h
+LANDLOCK_ACCESS_NET_BIND_TCP: Final = 1 << 0  # ABI 4
+LANDLOCK_ACCESS_NET_CONNECT_TCP: Final = 1 << 1  # ABI 4
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET: Final = 1 << 0  # ABI 6
+LANDLOCK_SCOPE_SIGNAL: Final = 1 << 1  # ABI 6
+LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON: Final = 1 << 1  # ABI 7
+_LANDLOCK_CREATE_RULESET: Final = 444
+_LANDLOCK_CREATE_RULESET_VERSION: Final = 1
+
+
+def _number(name: str) -> int:
+    try:
+        return _NUMBERS[_MACHINE][name]
+    except KeyError:
+        raise OSError(
+            errno.ENOSYS, f"no system call number for {name} on {_MACHINE}"
+        ) from None
+
+
+def _syscall(name: str, number: int, *args: object) -> int:
+    result = _libc.syscall(ctypes.c_long(number), *args)
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return int(result)
+
+
+def _prctl(option: int, value: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if _libc.prctl(option, ctypes.c_ulong(value), zero, zero, zero) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+def set_dumpable(dumpable: bool) -> None:  # noqa: FBT001 - mirrors the prctl
+    """Allow or refuse ptrace, core dumps and /proc/PID access by the same uid.
+
+    Source: PR_SET_DUMPABLE(2const). Reset by execve and by a change of uid.
+    """
+    _prctl(PR_SET_DUMPABLE, int(dumpable))
+
+
+def set_no_new_privs() -> None:
+    """Give up set-uid and file capabilities for ever. Source: PR_SET_NO_NEW_PRIVS."""
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def landlock_abi() -> int:
+    """Return Landlock's ABI version; 0 where the kernel has none or has it off."""
+    result = _libc.syscall(
+        ctypes.c_long(_LANDLOCK_CREATE_RULESET),
+        None,
+        ctypes.c_size_t(0),
+        ctypes.c_uint32(_LANDLOCK_CREATE_RULESET_VERSION),
+    )
+    return max(int(result), 0)
+
+
+def clear_capabilities() -> None:
+    """Empty the effective, permitted and inheritable sets. Source: capset(2)."""
+    header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, self
+    data = struct.pack("=6I", 0, 0, 0, 0, 0, 0)
+    _syscall("capset", _number("capset"), header, data)
+
+
+def clone_sibling() -> int:
+    """Fork a child whose parent is *this process's* parent (CLONE_PARENT).
+
+    Returns the child's pid in the parent and 0 in the child. The process must have
+    one thread; Python's at-fork hooks do not run. Not for pid 1 of a namespace.
+    Source: clone(2).
+    """
+    nul = ctypes.c_long(0)
+    result = _libc_locked.syscall(
+        ctypes.c_long(_number("clone")),
+        ctypes.c_long(CLONE_PARENT | _SIGCHLD),
+        nul, nul, nul, nul,
+    )  # fmt: skip
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"clone: {os.strerror(code)}")
+    return int(result)
+
+
+_SIGINFO_BYTES: Final = 128
+_RUSAGE: Final = struct.Struct("=4q14q")
+
+
+def peek_exit(pid: int) -> tuple[int, int, int] | None:
+    """Read a child's exit without reaping it, so that its pid stays taken.
+
+    Returns (wait status as wait(2) encodes it, CPU microseconds, maximum resident
+    KiB) including the descendants it waited for, or None while it runs.
+    Source: waitid(2), the fifth argument of the raw system call.
+    """
+    info = ctypes.create_string_buffer(_SIGINFO_BYTES)
+    usage = ctypes.create_string_buffer(_RUSAGE.size)
+    _syscall(
+        "waitid", _number("waitid"), ctypes.c_int(P_PID), ctypes.c_int(pid),
+        info, ctypes.c_int(WEXITED | WNOHANG | WNOWAIT), usage,
+    )  # fmt: skip
+    # siginfo_t: si_signo, si_errno, si_code, pad, si_pid, si_uid, si_status
+    _, _, code, _, si_pid, _, si_status = struct.unpack_from("=iiiiiIi", info.raw)
+    if si_pid == 0:
+        return None
+    exited = code == 1  # CLD_EXITED; CLD_KILLED is 2, CLD_DUMPED 3
+    status = si_status << 8 if exited else si_status | (0x80 if code == 3 else 0)
+    fields = _RUSAGE.unpack(usage.raw)
+    cpu_us = (fields[0] + fields[2]) * 1_000_000 + fields[1] + fields[3]
+    return status, cpu_us, fields[4]
+
+
+def install_seccomp(program: bytes) -> None:
+    """Install a compiled BPF program (struct sock_filter array) on this thread.
+
+    Needs no_new_privs. Source: seccomp(2).
+    """
+    if not program or len(program) % 8:
+        raise OSError(errno.EINVAL, "seccomp: not a BPF program")
+    buffer = ctypes.create_string_buffer(program, len(program))
+    fprog = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    _syscall(
+        "seccomp", _number("seccomp"), ctypes.c_uint(SECCOMP_SET_MODE_FILTER),
+        ctypes.c_uint(0), fprog,
+    )  # fmt: skip
+
+
+def open_no_symlinks(path: str, flags: int) -> int:
+    """Open *path* refusing every symbolic and magic link on the way.
+
+    Returns a close-on-exec descriptor; ELOOP where a component is a link.
+    Source: openat2(2), Linux 5.6.
+    """
+    how = struct.pack(
+        "=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+    )
+    return _syscall(
+        "openat2", SYS_OPENAT2, ctypes.c_int(-100), os.fsencode(path), how,
+        ctypes.c_size_t(len(how)),
+    )  # fmt: skip
+
+
+def close_range(first: int, last: int) -> None:
+    """Close every descriptor from *first* to *last*. Source: close_range(2), 5.9."""
+    if last >= first:
+        os.closerange(first, last + 1)
+
+
+def punch_hole(fd: int, offset: int, length: int) -> None:
+    """Give the blocks of a byte range back to the file system; the size stays.
+
+    Source: fallocate(2), FALLOC_FL_PUNCH_HOLE.
+    """
+    result = _libc.fallocate(
+        ctypes.c_int(fd),
+        ctypes.c_int(_FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE),
+        ctypes.c_longlong(offset),
+        ctypes.c_longlong(length),
+    )
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"fallocate: {os.strerror(code)}")
+
+
+def unshare(flags: int) -> None:
+    """Leave namespaces of this thread. Source: unshare(2)."""
+    _syscall("unshare", _number("unshare"), ctypes.c_int(flags))
+
+
+def setns(fd: int, nstype: int = 0) -> None:
+    """Enter the namespace behind *fd* with this thread. Source: setns(2)."""
+    _syscall("setns", _number("setns"), ctypes.c_int(fd), ctypes.c_int(nstype))
+
+
+def set_thread_fs_identity(uid: int, gid: int, groups: tuple[int, ...]) -> None:
+    """Access files as another user, this thread only.
+
+    The raw calls change one thread, where glibc's wrappers change them all. Leaving
+    uid 0 this way also drops the file capabilities from the effective set, so the
+    kernel checks as for the user. Raises when a value did not take.
+    Source: setfsuid(2), capabilities(7) "Effect of user ID changes".
+    """
+    array = (ctypes.c_uint32 * max(len(groups), 1))(*groups)
+    _syscall("setgroups", _number("setgroups"), ctypes.c_size_t(len(groups)), array)
+    for name, value in (("setfsgid", gid), ("setfsuid", uid)):
+        number = ctypes.c_long(_number(name))
+        _libc.syscall(number, ctypes.c_uint32(value))
+        now = _libc.syscall(number, ctypes.c_uint32(0xFFFFFFFF))
+        if now != value:
+            raise OSError(errno.EPERM, f"{name}({value}) did not take")
+
+
+class Landlock:
+    """A Landlock ruleset under construction; owns its descriptor.
+
+    Wraps the ``landlock`` package, which knows file rights, with the network and
+    scope fields that later ABIs added.
+
+    Args:
+        fs: Handled file rights; whatever is handled and not allowed is refused.
+        net: Handled TCP rights (ABI 4).
+        scoped: Scopes (ABI 6).
+
+    Raises:
+        OSError: The kernel does not know one of the bits.
+    """
+
+    def __init__(self, fs: int, net: int = 0, scoped: int = 0) -> None:
+        from landlock import plumbing
+
+        class _Attr(plumbing.RulesetAttr):
+            _fields_ = [("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]  # noqa: RUF012
+
+        attr = _Attr()
+        attr.handled_access_fs = fs
+        attr.net = net
+        attr.scoped = scoped
+        # An older kernel takes a shorter struct and refuses one with unknown bits.
+        size = 24 if scoped else 16 if net else 8
+        ctypes.set_errno(0)
+        self._plumbing = plumbing
+        self.fd: int = plumbing.get_create_ruleset()(ctypes.byref(attr), size, 0)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
+        os.set_inheritable(self.fd, False)
+
+    def allow_fd(self, parent_fd: int, access: int) -> None:
+        """Allow *access* on the file or everything beneath the folder *parent_fd*."""
+        attr = self._plumbing.PathBeneathAttr(access, parent_fd)
+        ctypes.set_errno(0)
+        result = self._plumbing.get_add_rule()(self.fd, 1, ctypes.byref(attr), 0)
+        if result != 0:
+            raise OSError(ctypes.get_errno(), "landlock_add_rule")
+
+    def restrict_self(self, flags: int = 0) -> None:
+        """Enter a new domain with these rules; they can only be narrowed later."""
+        ctypes.set_errno(0)
+        if self._plumbing.get_restrict_self()(self.fd, flags) != 0:
+            raise OSError(ctypes.get_errno(), "landlock_restrict_self")
+
+    def close(self) -> None:
+        """Close the ruleset; domains already entered stay."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1

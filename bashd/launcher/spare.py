@@ -1,0 +1,241 @@
+"""The zygote, which forks, and the spare, which becomes one command.
+
+Both are already behind the cell's outer walls. A spare adds the inner Landlock layer
+(without scopes, so that the kernel's records name the command while the session's
+other tasks stay reachable), waits for one request, and execs bash. Until then every
+signal it can ignore is ignored.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+from typing import NoReturn
+
+from . import confine, kernel, wire
+from .confine import Settings, StepError, step
+
+_FAILED_STATUS = 127
+_REQUEST_FD = 3
+"""Where a spare keeps its request socket, so that all above can be closed at once."""
+_RULESET_FD = 4
+_SCRIPT_FD = 9
+"""Where bash reads a command that is too long for an argument."""
+_LONG_COMMAND = b'eval -- "$(exec cat <&9)" 9<&-'
+_SIGNALS = [number for number in range(1, 65) if number not in (9, 19, 32, 33)]
+"""All but SIGKILL and SIGSTOP, which none can change, and glibc's two own."""
+
+
+def ignore_signals() -> None:
+    """Ignore every signal that can be ignored, except SIGCHLD's default."""
+    for number in _SIGNALS:
+        if number != signal.SIGCHLD:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def restore_signals() -> None:
+    """Give every signal its default: a command must see SIGPIPE and the rest."""
+    for number in _SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def run_zygote(
+    channel: socket.socket, settings: Settings, program: bytes
+) -> NoReturn:
+    """Answer each byte on *channel* with one spare until end of file."""
+    status = 1
+    try:
+        _close_all_but(channel.fileno())
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        rules = settings.rules()
+        if settings.own_layer and rules is not None:
+            with step("landlock-zygote"):
+                layer = confine.build_ruleset(rules, scoped=True)
+                layer.restrict_self()
+                layer.close()
+        inner = None
+        if rules is not None:
+            with step("landlock-inner"):
+                inner = confine.build_ruleset(rules, scoped=False)
+        if program:
+            with step("seccomp"):
+                kernel.install_seccomp(program)
+        gc.collect()
+        gc.freeze()
+        channel.send(b"!")
+        while channel.recv(1):
+            _fork_spare(channel, settings, inner)
+        status = 0
+    except StepError as error:
+        channel.send(wire.Failed(error.step, error.reason).encode())
+    finally:
+        os._exit(status)
+
+
+def _close_all_but(keep_fd: int) -> None:
+    kernel.close_range(3, keep_fd - 1)
+    kernel.close_range(keep_fd + 1, 0x7FFFFFFE)
+
+
+def _fork_spare(
+    channel: socket.socket, settings: Settings, inner: kernel.Landlock | None
+) -> None:
+    daemon_end, spare_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    out_r, out_w = os.pipe2(os.O_CLOEXEC)
+    err_r, err_w = os.pipe2(os.O_CLOEXEC)
+    pid = kernel.clone_sibling()
+    if pid == 0:
+        _become_spare(spare_end.fileno(), out_w, err_w, inner, settings)
+    pidfd = os.pidfd_open(pid)
+    try:
+        socket.send_fds(
+            channel, [b"%d" % pid], [daemon_end.fileno(), out_r, err_r, pidfd]
+        )
+    finally:
+        daemon_end.close()
+        spare_end.close()
+        for fd in (out_r, out_w, err_r, err_w, pidfd):
+            os.close(fd)
+
+
+def _become_spare(
+    request_fd: int,
+    out_fd: int,
+    err_fd: int,
+    inner: kernel.Landlock | None,
+    settings: Settings,
+) -> NoReturn:
+    # Child, behind the outer walls. An inherited write end would delay end of file
+    # of another task, so everything foreign goes now, not at exec.
+    status = _FAILED_STATUS
+    try:
+        os.setsid()
+        os.dup2(out_fd, 1)
+        os.dup2(err_fd, 2)
+        high = 500
+        os.dup2(request_fd, high, inheritable=False)
+        if inner is not None:
+            os.dup2(inner.fd, high + 1, inheritable=False)
+        os.dup2(high, _REQUEST_FD, inheritable=False)
+        if inner is not None:
+            os.dup2(high + 1, _RULESET_FD, inheritable=False)
+            inner.fd = _RULESET_FD
+        kernel.close_range(_REQUEST_FD + 1 + (inner is not None), 0x7FFFFFFE)
+        os.umask(0o022)
+        request = socket.socket(fileno=_REQUEST_FD)
+        _serve_one(request, inner, settings)
+    except StepError as error:
+        _report(wire.Failed(error.step, error.reason))
+    except (OSError, wire.WireError) as error:
+        _report(wire.Failed("spare", str(error)))
+    finally:
+        os._exit(status)
+
+
+def _report(failure: wire.Failed) -> None:
+    try:
+        socket.socket(fileno=_REQUEST_FD).send(failure.encode(wire.STEP_FAILED))
+    except OSError:
+        os._exit(_FAILED_STATUS)
+
+
+def _serve_one(
+    request_socket: socket.socket, inner: kernel.Landlock | None, settings: Settings
+) -> None:
+    if inner is not None:
+        with step("landlock"):
+            log = kernel.LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON
+            inner.restrict_self(log if settings.landlock_log else 0)
+            inner.close()
+    message, fds = receive(request_socket, max_fds=3)
+    if not message:
+        return
+    if message[:1] == wire.REQUEST_MEMFD:
+        message = read_payload(fds.pop(0))
+    request = wire.Request.decode(message)
+    _spawn(request_socket, request, fds, settings)
+
+
+def _spawn(
+    status: socket.socket, request: wire.Request, fds: list[int], settings: Settings
+) -> None:
+    if len(fds) != request.has_stdin + request.has_script:
+        raise wire.WireError("descriptors do not match the request")
+    with step("stdio"):
+        stdin_fd = fds[0] if request.has_stdin else os.open("/dev/null", os.O_RDONLY)
+        os.dup2(stdin_fd, 0)
+    confine.check_mounts(settings.mounts)
+    confine.enter_workdir(request.workdir, request.workdir_dev, request.workdir_ino)
+    with step("rlimits"):
+        for kind, value in request.limits:
+            _limit(kind, value)
+    environment = dict(entry.partition(b"=")[::2] for entry in request.environment)
+    argv = [b"bash", b"-c", request.command]
+    with step("stdio"):
+        script_fd = fds[-1] if request.has_script else -1
+        kernel.close_range(_REQUEST_FD + 1, script_fd - 1)
+        if script_fd >= 0:
+            os.dup2(script_fd, _SCRIPT_FD, inheritable=True)
+            argv[2] = _LONG_COMMAND
+        kernel.close_range(max(_SCRIPT_FD, _REQUEST_FD) + 1, 0x7FFFFFFE)
+        if script_fd < 0:
+            kernel.close_range(_REQUEST_FD + 1, _SCRIPT_FD)
+    restore_signals()
+    with step("exec"):
+        status.send(wire.RUNNING)
+        os.execve(settings.bash, argv, environment)
+
+
+def _limit(kind: int, value: int) -> None:
+    hard = resource.getrlimit(kind)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
+    """Receive one packet and its descriptors, close-on-exec from the start.
+
+    Raises:
+        WireError: The packet or its descriptors were cut off.
+    """
+    message, fds, flags = _receive_fds(channel, max_fds)
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        for fd in fds:
+            os.close(fd)
+        raise wire.WireError("packet cut off")
+    return message, fds
+
+
+def _receive_fds(
+    channel: socket.socket, max_fds: int
+) -> tuple[bytes, list[int], int]:
+    # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
+    data, ancillary, flags, _ = channel.recvmsg(
+        wire.PACKET_BYTES,
+        socket.CMSG_SPACE(max_fds * 4),
+        socket.MSG_CMSG_CLOEXEC,
+    )
+    fds: list[int] = []
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            whole = len(payload) - len(payload) % 4
+            fds.extend(
+                int.from_bytes(payload[at : at + 4], "little")
+                for at in range(0, whole, 4)
+            )
+    return data, fds, flags
+
+
+def read_payload(fd: int) -> bytes:
+    """Read a sealed memfd whole and close it."""
+    try:
+        size = os.fstat(fd).st_size
+        if size > wire.MAX_PAYLOAD_BYTES:
+            raise wire.WireError(f"payload of {size} bytes is too long")
+        return os.pread(fd, size, 0)
+    finally:
+        os.close(fd)

@@ -1,0 +1,222 @@
+"""The contract between the daemon and the processes of a cell. Pure.
+
+Messages travel on SOCK_SEQPACKET sockets, one message a packet. Each is one tag byte
+followed by fields joined with NUL: no field may hold a NUL, which commands, paths and
+environments cannot anyway. Descriptors ride along in a fixed order that each message
+class states. Whatever arrives from a cell is untrusted: every decoder checks the
+number of fields and of descriptors and raises `WireError`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+PACKET_BYTES: Final = 64 * 1024
+"""Largest packet sent. A SEQPACKET message tops out near 200 kB (net.core.wmem)."""
+INLINE_BYTES: Final = 48 * 1024
+"""A request longer than this travels in a sealed memfd instead."""
+MAX_PAYLOAD_BYTES: Final = 32 * 1024 * 1024
+MAX_ARG_BYTES: Final = 128 * 1024 - 1
+"""execve's limit for one argument (MAX_ARG_STRLEN, 32 pages), less its NUL."""
+
+# keeper to daemon
+HELLO: Final = b"H"
+SPARE: Final = b"S"
+EXITED: Final = b"X"
+FAILED: Final = b"F"
+# daemon to keeper
+CONFIG: Final = b"C"
+FORK: Final = b"N"
+SIGNAL: Final = b"G"
+KILL: Final = b"K"
+ACK: Final = b"A"
+DROP: Final = b"D"
+END: Final = b"E"
+# daemon to spare; ``M``: the fields are in the memfd that comes first
+REQUEST: Final = b"R"
+REQUEST_MEMFD: Final = b"M"
+# spare to daemon
+RUNNING: Final = b"x"
+STEP_FAILED: Final = b"f"
+
+
+class WireError(ValueError):
+    """A message that does not follow this file."""
+
+
+def pack(tag: bytes, *fields: bytes) -> bytes:
+    """Join *fields* behind *tag*; a NUL inside one is a `WireError`."""
+    message = tag + b"\0".join(fields)
+    if message.count(b"\0") != max(len(fields) - 1, 0):
+        raise WireError("a field holds a NUL")
+    return message
+
+
+def unpack(message: bytes, count: int | None = None) -> list[bytes]:
+    """Split the fields behind the tag; with *count*, exactly that many."""
+    fields = message[1:].split(b"\0") if len(message) > 1 else []
+    if count is not None and len(fields) != count:
+        raise WireError(f"{message[:1]!r} has {len(fields)} fields, not {count}")
+    return fields
+
+
+def number(field: bytes) -> int:
+    """Parse a decimal integer of at most 20 digits."""
+    text = field[1:] if field[:1] == b"-" else field
+    if not text.isdigit() or len(text) > 20:
+        raise WireError(f"not a number: {field[:32]!r}")
+    return int(field)
+
+
+def _expect_fds(what: str, fds: list[int], count: int) -> None:
+    if len(fds) != count:
+        raise WireError(f"{what} came with {len(fds)} descriptors, not {count}")
+
+
+class Hello(NamedTuple):
+    """Proof of life: what the cell's processes are really behind.
+
+    No descriptors.
+    """
+
+    cell_pid: int
+    uid: int
+    gid: int
+    landlock_abi: int
+    """0: no Landlock layer is in force."""
+    landlock_scoped: bool
+    """Signals and abstract sockets are scoped (ABI 6)."""
+    seccomp: bool
+    no_new_privs: bool
+    capabilities: int
+    """Union of the five capability sets; 0 in every confining mode."""
+
+    def encode(self) -> bytes:
+        """Return the packet."""
+        return pack(HELLO, *(str(int(value)).encode() for value in self))
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> Hello:
+        """Parse a packet from a cell."""
+        _expect_fds("hello", fds, 0)
+        values = [number(field) for field in unpack(message, 8)]
+        return cls(
+            *values[:4], bool(values[4]), bool(values[5]), bool(values[6]), values[7]
+        )
+
+
+class SpareReady(NamedTuple):
+    """A complete spare. Descriptors: request socket, stdout, stderr, pidfd."""
+
+    serial: int
+    cell_pid: int
+
+    FD_COUNT = 4
+
+    def encode(self) -> bytes:
+        """Return the packet; the descriptors are sent beside it."""
+        return pack(SPARE, b"%d" % self.serial, b"%d" % self.cell_pid)
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> SpareReady:
+        """Parse a packet from a cell."""
+        _expect_fds("spare", fds, 4)
+        serial, pid = (number(field) for field in unpack(message, 2))
+        if serial <= 0 or pid <= 0:
+            raise WireError("spare with a number that is not positive")
+        return cls(serial, pid)
+
+
+class Exited(NamedTuple):
+    """A spare or its command has ended; its pid stays taken until ACK."""
+
+    serial: int
+    status: int
+    """As wait(2) encodes it."""
+    cpu_us: int
+    max_rss_kib: int
+
+    def encode(self) -> bytes:
+        """Return the packet."""
+        return pack(EXITED, *(b"%d" % value for value in self))
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> Exited:
+        """Parse a packet from a cell."""
+        _expect_fds("exit", fds, 0)
+        return cls(*(number(field) for field in unpack(message, 4)))
+
+
+class Failed(NamedTuple):
+    """The cell could not be set up: the step that failed and why."""
+
+    step: str
+    reason: str
+
+    def encode(self, tag: bytes = FAILED) -> bytes:
+        """Return the packet; NULs and excess length are cut, this is a last word."""
+        reason = self.reason.replace("\0", " ")[:2000]
+        return pack(tag, self.step.encode(), reason.encode(errors="replace"))
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> Failed:
+        """Parse a packet from a cell."""
+        _expect_fds("failure", fds, 0)
+        step, reason = unpack(message, 2)
+        return cls(step.decode(errors="replace"), reason.decode(errors="replace"))
+
+
+class Request(NamedTuple):
+    """One command for a spare. Descriptors: [memfd], [stdin], [script].
+
+    *workdir* is opened inside the cell, with the peer's rights and without following
+    links, and must be the inode the daemon resolved.
+    """
+
+    command: bytes
+    """Empty when *has_script*: the command is too long for an argument."""
+    workdir: bytes
+    workdir_dev: int
+    workdir_ino: int
+    has_stdin: bool
+    has_script: bool
+    limits: tuple[tuple[int, int], ...]
+    """(RLIMIT number, value) pairs, soft and hard alike."""
+    environment: tuple[bytes, ...]
+    """``NAME=value`` entries."""
+
+    def encode(self) -> bytes:
+        """Return the packet, or the payload of the memfd when it is too long."""
+        limits = b",".join(b"%d:%d" % pair for pair in self.limits)
+        return pack(
+            REQUEST,
+            self.command,
+            self.workdir,
+            b"%d" % self.workdir_dev,
+            b"%d" % self.workdir_ino,
+            b"%d" % self.has_stdin,
+            b"%d" % self.has_script,
+            limits,
+            *self.environment,
+        )
+
+    @classmethod
+    def decode(cls, message: bytes) -> Request:
+        """Parse a packet from the daemon."""
+        fields = unpack(message)
+        if len(fields) < 7:
+            raise WireError(f"request has only {len(fields)} fields")
+        limits: list[tuple[int, int]] = []
+        for pair in fields[6].split(b",") if fields[6] else ():
+            kind, _, value = pair.partition(b":")
+            limits.append((number(kind), number(value)))
+        return cls(
+            fields[0],
+            fields[1],
+            number(fields[2]),
+            number(fields[3]),
+            fields[4] == b"1",
+            fields[5] == b"1",
+            tuple(limits),
+            tuple(fields[7:]),
+        )
