@@ -1,0 +1,1 @@
+"""bashd's tests. Names are claims; real kernels, real processes, no mocks."""

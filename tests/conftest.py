@@ -1,0 +1,196 @@
+"""Fixtures all tests share; what stands behind them is in tests/support."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tests.support import accounts
+from tests.support.daemons import RunningDaemon, Settings, start_daemon
+from tests.support.leaks import KINDS, snapshot, wait_until_settled
+from tests.support.stage import Install, checkout_or_stage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+    from tests.support.accounts import Account
+
+pytest_plugins = ["tests.support.strict"]
+
+RUNNERS = ("bwrap", "landlock")
+
+
+@pytest.fixture(scope="session")
+def reachable_tmp() -> Iterator[Path]:
+    """A folder for this session that every account can pass through.
+
+    Not below /tmp: commands see a /tmp of their own, and a test that is about that
+    says so. pytest's own tmp_path is closed to other users.
+    """
+    parent = next(path for path in (Path("/srv"), Path("/opt")) if path.is_dir())
+    if not os.access(parent, os.W_OK):
+        parent = Path.home()
+    folder = parent / f"bashd-tests-{secrets.token_hex(4)}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def install(reachable_tmp: Path) -> Install:
+    """A bashd that every account can execute."""
+    return checkout_or_stage(reachable_tmp)
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> Iterator[Account]:
+    """An ordinary user: one made for this session, or whoever runs the tests."""
+    if os.geteuid() != 0:
+        yield accounts.current_account()
+        return
+    accounts.remove_users_of_dead_sessions()
+    user = accounts.make_user()
+    try:
+        yield user
+    finally:
+        accounts.remove_user(user)
+
+
+@pytest.fixture(scope="session")
+def second_user() -> Iterator[Account]:
+    """Another ordinary user, for tests about one user against another."""
+    if os.geteuid() != 0:
+        pytest.skip("two users need root to make the second one")
+    user = accounts.make_user()
+    try:
+        yield user
+    finally:
+        accounts.remove_user(user)
+
+
+@pytest.fixture(scope="session")
+def root_account() -> Account:
+    """Root, for tests that need a daemon of root's."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    return accounts.current_account()
+
+
+class DaemonFactory(Protocol):
+    """Starts daemons that end with the test."""
+
+    def __call__(
+        self,
+        *,
+        account: Account,
+        caller: Account | None = None,
+        runner: str = "auto",
+        settings: Settings | None = None,
+    ) -> RunningDaemon:
+        """Start one; see `tests.support.daemons.start_daemon`."""
+        ...
+
+
+@pytest.fixture
+def make_daemon(reachable_tmp: Path, install: Install) -> Iterator[DaemonFactory]:
+    """Start any number of daemons; all are stopped, and checked, after the test."""
+    with daemon_factory(reachable_tmp, install) as factory:
+        yield factory
+
+
+@contextlib.contextmanager
+def daemon_factory(
+    parent: Path, install: Install
+) -> Generator[DaemonFactory, None, None]:
+    """Start daemons in folders below *parent*; stop all of them at the end."""
+    running: list[RunningDaemon] = []
+
+    def start(
+        *,
+        account: Account,
+        caller: Account | None = None,
+        runner: str = "auto",
+        settings: Settings | None = None,
+    ) -> RunningDaemon:
+        daemon = start_daemon(
+            parent / f"daemon-{secrets.token_hex(4)}",
+            install,
+            account=account,
+            caller=caller,
+            runner=runner,
+            settings=settings,
+        )
+        running.append(daemon)
+        return daemon
+
+    with contextlib.ExitStack() as stack:
+        # A stack, so that one daemon that stops badly does not keep the next one.
+        stack.callback(lambda: [shutil.rmtree(daemon.folder) for daemon in running])
+        try:
+            yield start
+        finally:
+            for daemon in running:
+                stack.callback(daemon.stop)
+
+
+def _account(request: pytest.FixtureRequest, identity: str) -> Account:
+    name = "root_account" if identity == "root" else "ordinary_user"
+    return request.getfixturevalue(name)
+
+
+@pytest.fixture(params=["root", "user"])
+def identity(request: pytest.FixtureRequest) -> Account:
+    """Root, then an ordinary user."""
+    return _account(request, request.param)
+
+
+@pytest.fixture(
+    params=[(who, runner) for who in ("root", "user") for runner in RUNNERS],
+    ids=lambda pair: f"{pair[0]}-{pair[1]}",
+)
+def daemon_matrix(
+    request: pytest.FixtureRequest, make_daemon: DaemonFactory
+) -> RunningDaemon:
+    """A daemon of root's and of an ordinary user's, on each runner; four in all."""
+    who, runner = request.param
+    return make_daemon(account=_account(request, who), runner=runner)
+
+
+@pytest.fixture(params=RUNNERS)
+def served_daemon(
+    request: pytest.FixtureRequest,
+    root_account: Account,
+    ordinary_user: Account,
+    make_daemon: DaemonFactory,
+) -> RunningDaemon:
+    """A daemon of root's that serves an ordinary user, on each runner."""
+    return make_daemon(account=root_account, caller=ordinary_user, runner=request.param)
+
+
+@pytest.fixture
+def leaks() -> Callable[..., contextlib.AbstractContextManager[None]]:
+    """``with leaks(daemon): …`` fails if the block leaves something in the daemon.
+
+    Do the same work once before the block: warm cells, caches and the default session
+    are kept on purpose and would count as new.
+    """
+
+    @contextlib.contextmanager
+    def watch(
+        daemon: RunningDaemon,
+        *,
+        kinds: tuple[str, ...] = KINDS,
+        within_s: float = 10,
+    ) -> Generator[None, None, None]:
+        before = snapshot(daemon)
+        yield
+        wait_until_settled(daemon, before, kinds=kinds, within_s=within_s)
+
+    return watch

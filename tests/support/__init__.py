@@ -1,0 +1,1 @@
+"""What tests share: accounts, staged installs, running daemons, leak checks."""

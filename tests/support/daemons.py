@@ -1,0 +1,286 @@
+"""Real daemons for tests: started, watched, driven through the command line, stopped.
+
+A daemon under test is `python -m bashd.daemon` in an `Enclosure`, with folders of its
+own, as root or as an ordinary user. `stop` is itself a test: whatever the daemon
+leaves behind after a clean stop is a failure of the test that used it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tests.support.accounts import Account, argv_as
+from tests.support.enclosure import Enclosure
+from tests.support.traces import mounts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tests.support.stage import Install
+
+_START_S = 30
+"""Seconds a daemon may take until it accepts; the runner's probes are part of it."""
+_STOP_S = 30
+"""Seconds for a clean stop: the grace of every running task and a margin."""
+
+Settings = dict[str, dict[str, object]]
+"""Sections and keys of bashd.toml."""
+
+
+class DaemonFailedError(Exception):
+    """The daemon did not start, or did not stop as it should; carries its log."""
+
+
+@dataclass(slots=True)
+class RunningDaemon:
+    """One daemon and how its caller talks to it."""
+
+    account: Account
+    """Who the daemon runs as."""
+    caller: Account
+    """Who `cli` and `run` speak as."""
+    install: Install
+    folder: Path
+    """Holds socket, config, state and log of this daemon and nothing else."""
+    enclosure: Enclosure
+    process: subprocess.Popen[bytes]
+    runner: str
+    mounts_before: frozenset[str] = field(repr=False)
+
+    @property
+    def pid(self) -> int:
+        """Pid of the daemon."""
+        return self.process.pid
+
+    @property
+    def socket(self) -> Path:
+        """The socket it listens on."""
+        return self.folder / "run" / "bashd.sock"
+
+    @property
+    def state_dir(self) -> Path:
+        """Its ``[daemon] state_dir``."""
+        return self.folder / "state"
+
+    @property
+    def log(self) -> str:
+        """What it has written to stderr so far."""
+        return (self.folder / "daemon.log").read_text(errors="replace")
+
+    def make_workspace(self, name: str = "workspace") -> Path:
+        """Make a folder that belongs to the caller, and return it."""
+        path = _reachable_home(self.folder, self.caller) / name
+        path.mkdir()
+        os.chown(path, self.caller.uid, self.caller.gid)
+        return path
+
+    def caller_argv(self, *arguments: str) -> list[str]:
+        """Return the argv of ``bashd ARGUMENTS…`` as the caller."""
+        return argv_as(self.caller, [self.install.python, "-m", "bashd", *arguments])
+
+    def caller_env(self, env: dict[str, str] | None = None) -> dict[str, str]:
+        """Return a login's environment that leads to this daemon."""
+        own = {"BASHD_SOCKET": str(self.socket)}
+        return self.caller.environment() | own | (env or {})
+
+    def cli(
+        self,
+        *arguments: str,
+        stdin: str | None = None,
+        env: dict[str, str] | None = None,
+        cwd: Path | None = None,
+        timeout_s: float = 30,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``bashd ARGUMENTS…`` as the caller; its status is not judged."""
+        return subprocess.run(
+            self.caller_argv(*arguments),
+            env=self.caller_env(env),
+            cwd=cwd or self.caller.home,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def run(
+        self,
+        command: str,
+        *,
+        cwd: Path,
+        mode: str | None = None,
+        options: Sequence[str] = (),
+        env: dict[str, str] | None = None,
+        timeout_s: float = 30,
+    ) -> dict[str, Any]:
+        """Run one command with ``--json`` and return the object it prints.
+
+        Raises:
+            DaemonFailedError: What was printed is not one object.
+        """
+        chosen = [] if mode is None else ["--mode", mode]
+        done = self.cli(
+            *("run", "--json", "--cwd", str(cwd), *chosen, *options, "--", command),
+            env=env,
+            cwd=cwd,
+            timeout_s=timeout_s,
+        )
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            msg = f"no JSON from `bashd run`: {done}\n--- daemon.log\n{self.log}"
+            raise DaemonFailedError(msg) from None
+
+    def stop(self) -> None:
+        """Stop it with SIGTERM and check that nothing of it is left.
+
+        Raises:
+            DaemonFailedError: It did not end, ended badly, or left something.
+        """
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            status = None
+        left = self.enclosure.close()
+        self.process.wait()
+        problems = [f"process {line}" for line in left]
+        if status != 0:
+            problems.append(f"exit status {status} after SIGTERM")
+        if self.socket.exists():
+            problems.append(f"socket {self.socket}")
+        problems += [f"mount {line}" for line in mounts() - self.mounts_before]
+        if problems:
+            listed = "\n".join(problems)
+            msg = f"the daemon left something behind:\n{listed}\n--- log\n{self.log}"
+            raise DaemonFailedError(msg)
+
+    def kill(self) -> None:
+        """End the daemon with SIGKILL; what it had started stays in the enclosure."""
+        self.process.kill()
+        self.process.wait()
+
+
+def start_daemon(
+    folder: Path,
+    install: Install,
+    *,
+    account: Account,
+    caller: Account | None = None,
+    runner: str = "auto",
+    settings: Settings | None = None,
+) -> RunningDaemon:
+    """Start a daemon and return once it accepts.
+
+    Args:
+        folder: New folder, reachable for *caller*; filled with what the daemon needs.
+        install: Which bashd.
+        account: Who the daemon runs as.
+        caller: Who will talk to it; *account* by default.
+        runner: ``auto``, ``bwrap`` or ``landlock``.
+        settings: Sections and keys of bashd.toml that win over the test's own.
+
+    Raises:
+        DaemonFailedError: It ended, or said something else than that it is ready.
+    """
+    caller = caller or account
+    before = mounts()
+    _make_folders(folder, account)
+    sections = _sections(folder, account, caller, runner)
+    config = _write_config(folder, sections, settings or {})
+    read_fd, write_fd = os.pipe()
+    enclosure = Enclosure()
+    argv = [
+        *(install.python, "-m", "bashd.daemon"),
+        *("--socket", str(folder / "run" / "bashd.sock")),
+        *("--config", str(config), "--ready-fd", str(write_fd)),
+    ]
+    process = enclosure.start(
+        argv_as(account, argv),
+        env=account.environment(),
+        cwd=str(folder),
+        log=folder / "daemon.log",
+        pass_fds=[write_fd],
+    )
+    os.close(write_fd)
+    daemon = RunningDaemon(
+        account, caller, install, folder, enclosure, process, runner, before
+    )
+    said = _read_until_closed(read_fd, _START_S)
+    if said != "ready\n":
+        enclosure.close()
+        process.wait()
+        msg = f"the daemon is not ready, it said {said!r}\n--- log\n{daemon.log}"
+        raise DaemonFailedError(msg)
+    return daemon
+
+
+def _make_folders(folder: Path, account: Account) -> None:
+    # 0711: callers pass through to the socket, and see nothing else.
+    folder.mkdir(mode=0o711)
+    folder.chmod(0o711)
+    os.chown(folder, account.uid, account.gid)
+    for name in ("state", "run"):
+        (folder / name).mkdir(mode=0o700)
+        os.chown(folder / name, account.uid, account.gid)
+
+
+def _sections(folder: Path, account: Account, caller: Account, runner: str) -> Settings:
+    sections: Settings = {
+        "sandbox": {"runner": runner},
+        "daemon": {"state_dir": str(folder / "state")},
+    }
+    if account.is_root and not caller.is_root:
+        # A user's own group: it has exactly one member.
+        sections["daemon"]["group"] = caller.name
+    return sections
+
+
+def _write_config(folder: Path, sections: Settings, settings: Settings) -> Path:
+    for name, keys in settings.items():
+        sections.setdefault(name, {}).update(keys)
+    config = folder / "bashd.toml"
+    config.write_text(toml(sections))
+    config.chmod(0o644)
+    return config
+
+
+def toml(sections: Settings) -> str:
+    """Write *sections* as TOML; values are those JSON and TOML spell alike."""
+    lines: list[str] = []
+    for name, keys in sections.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _reachable_home(folder: Path, caller: Account) -> Path:
+    # An ordinary user works at home; root in the test's own folder, because /root
+    # is where real keys lie.
+    return folder if caller.is_root else caller.home
+
+
+def _read_until_closed(fd: int, within_s: float) -> str:
+    deadline = time.monotonic() + within_s
+    said = b""
+    try:
+        while True:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+                return said.decode() + f"(nothing more within {within_s} s)"
+            data = os.read(fd, 4096)
+            if not data:
+                return said.decode()
+            said += data
+    finally:
+        os.close(fd)
