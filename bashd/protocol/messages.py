@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bashd.core.model import Mode, RunResult, TaskInfo, TaskRead
+from bashd.protocol.wire import MAX_FRAME_BYTES, PROTOCOL_VERSION
 
-PROTOCOL_VERSION: Final = 1
-MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Largest line either side accepts: an 8 MiB command, escaped, and its environment."""
+__all__ = ["MAX_FRAME_BYTES", "METHODS", "NOTIFICATIONS", "PROTOCOL_VERSION"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,8 @@ class ExecutorDefaults:
 
 @dataclass(frozen=True, slots=True)
 class InitializeResult:
+    """Who answers, and with which settings."""
+
     protocol: int
     version: str
     pid: int
@@ -65,7 +66,7 @@ class SessionOpenParams:
     mode: Mode | None = None
     """Session override of the mode; None leaves the policy's or daemon's default."""
     policy: str | None = None
-    ambient: dict[str, str] = field(default_factory=dict)
+    ambient: dict[str, str] = field(default_factory=dict[str, str])
     """The caller's environment, already scrubbed; the daemon scrubs again."""
     env_removed: tuple[str, ...] = ()
     """Names the client's scrub took."""
@@ -77,6 +78,8 @@ class SessionOpenParams:
 
 @dataclass(frozen=True, slots=True)
 class SessionParams:
+    """Names one of the caller's sessions."""
+
     session_id: str
 
 
@@ -91,6 +94,8 @@ class SessionAttachParams:
 
 @dataclass(frozen=True, slots=True)
 class SessionModeParams:
+    """Change a session's mode; in force from its next call on."""
+
     session_id: str
     mode: Mode | None
     """None removes the override."""
@@ -98,6 +103,8 @@ class SessionModeParams:
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
+    """A session as it is now."""
+
     session_id: str
     cwd: str
     mode: Mode
@@ -115,6 +122,8 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class SessionList:
+    """The caller's sessions, oldest first."""
+
     sessions: tuple[SessionInfo, ...]
 
 
@@ -159,6 +168,12 @@ class ExecCancelParams:
 
 @dataclass(frozen=True, slots=True)
 class ExecStdinParams:
+    """More stdin for the ``exec.run`` that was sent with this request id.
+
+    Sent as a request it is answered once the bytes are queued for the command, or
+    dropped because it no longer reads; one open request at a time is the flow control.
+    """
+
     request_id: int | str
     data_b64: str = ""
     eof: bool = False
@@ -166,33 +181,46 @@ class ExecStdinParams:
 
 @dataclass(frozen=True, slots=True)
 class TaskParams:
+    """Names one of the caller's tasks."""
+
     task_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class TaskListParams:
+    """Which of the caller's tasks to list."""
+
     session_id: str | None = None
+    """None: those of all the caller's sessions."""
     all: bool = True
     """Finished tasks too."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskList:
+    """Tasks in the order they were started."""
+
     tasks: tuple[TaskInfo, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskMaybe:
+    """The task, or null for an unknown id."""
+
     task: TaskInfo | None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskReadMaybe:
+    """What was read, or null for an unknown id."""
+
     read: TaskRead | None
 
 
 @dataclass(frozen=True, slots=True)
 class OwnerResult:
+    """The owner token verbatim; null for unowned and unknown tasks."""
+
     owner: str | None
 
 
@@ -210,6 +238,8 @@ class TaskLogsParams:
 
 @dataclass(frozen=True, slots=True)
 class TaskLogsResult:
+    """A slice of one stream; empty at its end."""
+
     data_b64: str
     offset: int
     """Where *data* starts; larger than asked for when older bytes are gone."""
@@ -220,16 +250,22 @@ class TaskLogsResult:
 
 @dataclass(frozen=True, slots=True)
 class TaskKillResult:
+    """Whether the kill found the task running."""
+
     killed: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ExecOutput:
-    """Notification: live output of a streaming ``exec.run``."""
+    """Notification: live output of a streaming ``exec.run``, always before its answer."""
 
     request_id: int | str
     stream: str
+    """``stdout`` or ``stderr``."""
     data_b64: str
+    offset: int = 0
+    """Where the data starts in the whole stream, in bytes. It skips what was dropped
+    because the client read too slowly; ``spill_path`` of the result has it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,12 +277,16 @@ class TaskDone:
 
 @dataclass(frozen=True, slots=True)
 class PolicyParams:
+    """Names a policy, as seen from *cwd*."""
+
     name: str
     cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StatusResult:
+    """How the daemon is."""
+
     version: str
     pid: int
     uptime_s: float
