@@ -1,0 +1,134 @@
+"""Looks at what makes bashd exact rather than safe: cgroups and the audit records.
+
+Neither decides which rung is used. Cgroups make kills and limits exact; the kernel's
+audit records prove a refusal that stderr only suggests.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import socket
+import struct
+from pathlib import Path
+from typing import Final
+
+from bashd.cli.doctor_findings import Finding, State
+
+_CONTROLLERS: Final = ("memory", "pids", "cpu")
+"""What bashd's limits use."""
+_DELEGATE: Final = (
+    "run bashd as a service with Delegate=yes, as the units in systemd/ do"
+)
+
+# linux/capability.h, linux/netlink.h and linux/audit.h
+_CAP_AUDIT_READ: Final = 37
+_NETLINK_AUDIT: Final = 9
+_AUDIT_GET: Final = 1000
+_NLMSG_ERROR: Final = 2
+_NLM_F_REQUEST: Final = 1
+_HEADER: Final = struct.Struct("=IHHII")
+_ANSWER_S: Final = 1.0
+"""Seconds for the kernel's answer, which comes at once where it comes at all."""
+
+
+def look_at_host() -> list[Finding]:
+    """Look at cgroups and audit."""
+    return [_cgroup(), _audit()]
+
+
+def _cgroup() -> Finding:
+    name = "cgroup"
+    folder = _own_cgroup()
+    if folder is None:
+        advice = "boot with the unified cgroup hierarchy (systemd's default)"
+        return Finding(name, State.MISSING, "version 2 is not mounted", advice)
+    controllers = (folder / "cgroup.controllers").read_text().split()
+    usable = [word for word in _CONTROLLERS if word in controllers]
+    if not _can_make_a_child(folder):
+        detail = f"{folder} is not delegated to this account"
+        return Finding(name, State.MISSING, detail, _DELEGATE)
+    if missing := [word for word in _CONTROLLERS if word not in usable]:
+        detail = f"kills are exact, but {', '.join(missing)} cannot be limited"
+        # A controller that version 1 holds is not to be had in version 2.
+        advice = "boot with the unified hierarchy alone, and delegate the controllers"
+        return Finding(name, State.LIMITED, detail, advice)
+    return Finding(name, State.OK, f"{folder} is ours, with {', '.join(usable)}")
+
+
+def _own_cgroup() -> Path | None:
+    """Return this process's folder in the version 2 hierarchy."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text()
+        place = Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return None
+    # Field 5 is the mount point; the type follows the separator " - ".
+    mount = re.search(r"^(?:\S+ ){4}(\S+) .* - cgroup2 ", mounts, re.MULTILINE)
+    own = re.search(r"^0::/(.*)$", place, re.MULTILINE)
+    if mount is None or own is None:
+        return None
+    folder = Path(mount[1]) / own[1]
+    return folder if (folder / "cgroup.controllers").is_file() else None
+
+
+def _can_make_a_child(folder: Path) -> bool:
+    child = folder / f"bashd-doctor-{os.getpid()}"
+    try:
+        child.mkdir()
+        child.rmdir()
+    except OSError:
+        return False
+    # A process can only be moved by one who may write to the common ancestor.
+    return os.access(folder / "cgroup.procs", os.W_OK)
+
+
+def _audit() -> Finding:
+    name = "audit"
+    if not _has_capability(_CAP_AUDIT_READ):
+        detail = (
+            "reading the kernel's records needs CAP_AUDIT_READ, a service of root's"
+        )
+        advice = "for denials that the kernel proves, run bashd as root's service"
+        return Finding(name, State.MISSING, detail, advice)
+    try:
+        enabled = _audit_enabled()
+    except TimeoutError:
+        return Finding(name, State.UNKNOWN, "the kernel did not answer")
+    except OSError as error:
+        return Finding(name, *_audit_error(error))
+    if not enabled:
+        advice = "turn it on: `auditctl -e 1`, or start the kernel with audit=1"
+        return Finding(name, State.LIMITED, "off (audit_enabled is 0)", advice)
+    return Finding(name, State.OK, "on, and its records can be read")
+
+
+def _audit_error(error: OSError) -> tuple[State, str]:
+    if error.errno in (errno.EPROTONOSUPPORT, errno.ECONNREFUSED):
+        return State.MISSING, "not in this kernel, or not for this container"
+    if error.errno == errno.EPERM:
+        return State.UNKNOWN, "the kernel does not tell this account whether it is on"
+    return State.UNKNOWN, f"could not tell: {error}"
+
+
+def _audit_enabled() -> bool:
+    """Ask the kernel for ``struct audit_status``; its second word is *enabled*."""
+    request = _HEADER.pack(_HEADER.size, _AUDIT_GET, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_AUDIT) as link:
+        link.settimeout(_ANSWER_S)
+        link.bind((0, 0))
+        link.sendto(request, (0, 0))
+        answer = link.recv(8192)
+    _, kind, _, _, _ = _HEADER.unpack_from(answer)
+    if kind == _NLMSG_ERROR:
+        (number,) = struct.unpack_from("=i", answer, _HEADER.size)
+        raise OSError(-number, os.strerror(-number))
+    _, enabled = struct.unpack_from("=II", answer, _HEADER.size)
+    return enabled != 0
+
+
+def _has_capability(number: int) -> bool:
+    status = Path("/proc/self/status").read_text()
+    effective = re.search(r"^CapEff:\s+([0-9a-f]+)$", status, re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> number & 1)
