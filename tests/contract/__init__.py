@@ -1,0 +1,1 @@
+"""The acceptance cases of the contract, one test each, named after the case."""
