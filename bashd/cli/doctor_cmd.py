@@ -13,12 +13,16 @@ import platform
 import sys
 import tempfile
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bashd.cli.doctor_findings import Finding, State, Verdict, judge
+from bashd.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+
+    from bashd.core.config import SandboxConfig
 
 _WIDTH = 88
 _EPILOG = """\
@@ -49,13 +53,23 @@ def add_parser(
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        help="judge for this bashd.toml (its runner and bwrap_path) instead of yours",
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, tell, and return the exit status."""
-    findings = examine()
-    verdict = judge(findings, root=os.geteuid() == 0)
+    """Look, tell, and return the exit status.
+
+    Raises:
+        ConfigError: bashd.toml is wrong, or ``--config`` names no file.
+    """
+    sandbox = _sandbox_config(args.config)
+    findings = examine(sandbox.bwrap_path)
+    verdict = judge(findings, root=os.geteuid() == 0, wanted=sandbox.runner)
     if args.json:
         print(json.dumps(as_object(findings, verdict)))
     else:
@@ -101,6 +115,30 @@ def as_text(findings: list[Finding], verdict: Verdict) -> str:
     if verdict.exit_status:
         lines += [_wrapped("  better: ", advice) for advice in verdict.better]
     return "\n".join(lines)
+
+
+def _sandbox_config(explicit: str | None) -> SandboxConfig:
+    """Read what the daemon of this account would read."""
+    from bashd.core.config import SandboxConfig, parse_config  # noqa: PLC0415
+
+    if explicit is not None:
+        path = Path(explicit)
+    elif os.geteuid() == 0:
+        path = Path("/etc/bashd/bashd.toml")
+    else:
+        folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+        path = Path(folder).expanduser() / "bashd" / "bashd.toml"
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        if explicit is None:
+            return SandboxConfig()
+        msg = f"{path}: no such file; check --config"
+        raise ConfigError(msg) from None
+    except OSError as error:
+        msg = f"{path}: cannot be read ({error.strerror}); fix its permissions"
+        raise ConfigError(msg) from None
+    return parse_config(text, str(path)).sandbox
 
 
 def _wrapped(label: str, text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from bashd.cli import doctor_cmd, doctor_walls
 from bashd.cli.doctor_findings import Finding, State, judge, landlock_words
+from bashd.core.errors import ConfigError
 from bashd.launcher.kernel import landlock_abi
 from tests.support.accounts import Account, argv_as
 from tests.support.stage import Install
@@ -175,6 +177,27 @@ def bwrap_finding(folder: Path, script: str) -> Finding:
     program.chmod(0o755)
     found = doctor_walls.look_at_walls(str(folder), str(program))
     return {finding.name: finding for finding in found}["bubblewrap"]
+
+
+def test_the_configured_runner_and_bubblewrap_are_judged(
+    install: Install, ordinary_user: Account, tmp_path: Path
+):
+    config = ordinary_user.home / "doctor.toml"
+    config.write_text('[sandbox]\nbwrap_path = "/no/such/bwrap"\nrunner = "bwrap"\n')
+    config.chmod(0o644)
+    status, report = examine(
+        [install.python, "-c", DOCTOR, "--json", "--config", str(config)],
+        ordinary_user,
+    )
+    config.unlink()
+    assert (status, report["runner"]) == (2, None)
+    assert "/no/such/bwrap" in str(report["reason"])
+
+
+def test_a_config_that_is_not_there_is_an_error(tmp_path: Path):
+    asked = argparse.Namespace(json=True, config=str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match=r"none\.toml: no such file; check --config"):
+        doctor_cmd.run(asked)
 
 
 HELP = f"case $1 in --help) echo '{' '.join(doctor_walls._BWRAP_OPTIONS)}'; exit;; esac"
