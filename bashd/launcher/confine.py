@@ -8,7 +8,6 @@ daemon decided; nothing here chooses.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -87,7 +86,7 @@ def become_peer(uid: int, gid: int, groups: list[int], *, confined: bool) -> Non
     """
     if confined:
         with step("capbset"):
-            drop_bounding_set()
+            kernel.drop_bounding_set()
     with step("setgroups"):
         os.setgroups(groups)
     with step("setresgid"):
@@ -97,18 +96,6 @@ def become_peer(uid: int, gid: int, groups: list[int], *, confined: bool) -> Non
     if confined:
         with step("capset"):
             kernel.clear_capabilities()
-
-
-def drop_bounding_set() -> None:
-    """Drop every capability the kernel knows from the bounding set."""
-    for capability in range(64):
-        try:
-            prctl.capbset_drop(capability)
-        except OSError as error:
-            # EINVAL: past the last capability of this kernel.
-            if error.errno != errno.EINVAL:
-                raise
-            return
 
 
 def seal_process(*, confined: bool) -> None:

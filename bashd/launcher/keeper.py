@@ -17,7 +17,6 @@ import sys
 from typing import NoReturn
 
 import landlock  # noqa: F401 - imported before privileges are given up
-import landlock.plumbing
 import prctl
 
 from . import confine, kernel, tree, wire
@@ -291,10 +290,10 @@ def _set_up(settings: Settings) -> None:
         confine.become_peer(uid, gid, groups, confined=settings.confined)
     elif settings.confined:
         with step("capset"):
-            # As uid 0 without a peer to become, or in a user namespace.
-            if prctl.capbset_read(0) or os.getuid() == 0:
-                with contextlib.suppress(PermissionError):
-                    confine.drop_bounding_set()
+            # In a user namespace there may be no right to drop the bounding set; what
+            # it allows there reaches nothing outside, and hello reports it.
+            with contextlib.suppress(PermissionError):
+                kernel.drop_bounding_set()
             kernel.clear_capabilities()
     confine.seal_process(confined=settings.confined)
     rules = settings.rules()

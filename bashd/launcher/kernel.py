@@ -36,6 +36,7 @@ _NUMBERS: Final = {
 
 # linux/prctl.h
 PR_SET_DUMPABLE: Final = 4
+_PR_CAPBSET_DROP: Final = 24
 PR_SET_NO_NEW_PRIVS: Final = 38
 # linux/sched.h
 CLONE_PARENT: Final = 0x00008000
@@ -101,6 +102,21 @@ def set_dumpable(dumpable: bool) -> None:  # noqa: FBT001 - mirrors the prctl
 def set_no_new_privs() -> None:
     """Give up set-uid and file capabilities for ever. Source: PR_SET_NO_NEW_PRIVS."""
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def drop_bounding_set() -> None:
+    """Drop every capability this kernel knows from the bounding set.
+
+    python-prctl refuses numbers newer than its own headers, so this asks the kernel.
+    Source: PR_CAPBSET_DROP(2const); EINVAL marks the end.
+    """
+    for capability in range(64):
+        try:
+            _prctl(_PR_CAPBSET_DROP, capability)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            return
 
 
 def landlock_abi() -> int:

@@ -1,0 +1,475 @@
+"""One cell: the runner process, its launcher, and the daemon's end of the wire.
+
+Theory of operation
+    `open_cell` starts the runner (bubblewrap, or the bare launcher), hands it one end
+    of a SEQPACKET socket and waits for the hello. From then on `Cell.pump` is the one
+    reader of that socket; it puts spares into a queue and wakes runs whose command
+    has ended. A cell that dies before its hello is a runner failure. When the socket
+    ends, every run of the cell is told that it is lost.
+
+    Nothing that arrives is trusted: descriptors are counted, numbers are checked,
+    anything else ends the cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import subprocess
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from bashd.core.errors import RunnerFailedError
+from bashd.launcher import wire
+
+_HELLO_TIMEOUT_S = 20.0
+"""A cold start takes 0.1 s; under heavy load and emulation it may take seconds."""
+_DIAGNOSTIC_BYTES = 4096
+_SEALS = (
+    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CellSpec:
+    """What to start: the runner's command line and the launcher's settings."""
+
+    argv: tuple[str, ...]
+    """Complete but for the control socket's number, which is appended."""
+    bwrap_args: tuple[str, ...]
+    """Passed through ``--args``; empty for the bare launcher."""
+    settings: dict[str, object]
+    program: bytes
+    """Compiled seccomp filter; empty for none."""
+    confined: bool
+    expect_uid: int
+    mode: str
+    runner: str
+    pass_fds: tuple[int, ...] = ()
+    """Descriptors the runner needs (namespaces, bound folders); not closed here."""
+
+
+class Spare:
+    """A process that waits for one request; owns four descriptors."""
+
+    __slots__ = (
+        "came_to", "cell", "exit", "exited", "pidfd", "request", "serial",
+        "stderr_fd", "stdout_fd", "wake",
+    )  # fmt: skip
+
+    def __init__(self, cell: Cell, serial: int, fds: list[int]) -> None:
+        self.cell = cell
+        self.serial = serial
+        self.request = socket.socket(fileno=fds[0])
+        self.request.setblocking(False)
+        self.stdout_fd = fds[1]
+        self.stderr_fd = fds[2]
+        self.pidfd = fds[3]
+        for fd in fds[1:3]:
+            os.set_blocking(fd, False)
+        self.exited = trio.Event()
+        self.wake = trio.Event()
+        """Set with `exited`, and by whoever wants the run to look up."""
+        self.came_to: wire.Failed | bool = False
+        """`outcome`, kept when the run has settled."""
+        self.exit: wire.Exited | None = None
+        """None after `exited` is set means that the cell was lost."""
+
+    def send(self, request: wire.Request, stdin_fd: int | None, script: bytes | None) -> None:
+        """Hand over the command. Raises `OSError` if the spare is gone."""
+        fds: list[int] = []
+        owned: list[int] = []
+        message = request.encode()
+        try:
+            if len(message) > wire.INLINE_BYTES:
+                owned.append(sealed_memfd("request", message))
+                message = wire.REQUEST_MEMFD
+            fds += owned
+            if stdin_fd is not None:
+                fds.append(stdin_fd)
+            if script is not None:
+                owned.append(sealed_memfd("command", script))
+                fds.append(owned[-1])
+            if fds:
+                socket.send_fds(self.request, [message], fds)
+            else:
+                self.request.send(message)
+        finally:
+            for fd in owned:
+                os.close(fd)
+
+    def outcome(self) -> wire.Failed | bool:
+        """Say how far it came: True when bash was started, the failed step, or False
+        when nothing proves that anything ran. Only meaningful once it has ended."""
+        try:
+            message, fds = receive(self.request, 0)
+        except OSError:
+            return False
+        for fd in fds:
+            os.close(fd)
+        if message == wire.RUNNING:
+            # The step after RUNNING is execve itself; its failure follows.
+            try:
+                message, _ = receive(self.request, 0)
+            except OSError:
+                return True
+            if not message:
+                return True
+        if message[:1] == wire.STEP_FAILED:
+            return wire.Failed.decode(message, [])
+        return False
+
+    def ended(self) -> None:
+        """Wake whoever waits for the end."""
+        self.exited.set()
+        self.wake.set()
+
+    def close(self) -> None:
+        """Release what is left; pipes that a drain took over are -1 by then."""
+        self.request.close()
+        for fd in (self.stdout_fd, self.stderr_fd, self.pidfd):
+            if fd >= 0:
+                os.close(fd)
+        self.stdout_fd = self.stderr_fd = self.pidfd = -1
+
+
+class Cell:
+    """A live cell. Created by `open_cell`; ends with `end` or by itself."""
+
+    def __init__(self, spec: CellSpec, control: socket.socket, process: trio.Process, hello: wire.Hello) -> None:
+        self.spec = spec
+        self.hello = hello
+        self.process = process
+        self.lost = False
+        """No further command may be started here."""
+        self.retired = False
+        """Replaced by a newer cell; ends when its last task does."""
+        self.running: dict[int, Spare] = {}
+        self.last_used = trio.current_time()
+        self._control = control
+        self._spares: deque[Spare] = deque()
+        self._known: dict[int, Spare] = {}
+        self._arrival = trio.Condition()
+        self._asked = 0
+        self._gone = trio.Event()
+        self._finishers: trio.Nursery | None = None
+
+    # -- spares -----------------------------------------------------------------
+
+    def ask_for_spares(self, wanted: int) -> None:
+        """Have the launcher fork so many that *wanted* are ready or on their way."""
+        missing = wanted - len(self._spares) - self._asked
+        if missing > 0 and not self.lost:
+            self._asked += missing
+            self._send(wire.pack(wire.FORK, b"%d" % missing))
+
+    async def take_spare(self) -> Spare:
+        """Take a spare, waiting for one to be forked if there is none.
+
+        Raises:
+            RunnerFailedError: The cell is lost.
+        """
+        while True:
+            while self._spares:
+                spare = self._spares.popleft()
+                if spare.exited.is_set():
+                    self.release(spare)
+                    continue
+                self.running[spare.serial] = spare
+                self.last_used = trio.current_time()
+                return spare
+            if self.lost:
+                raise RunnerFailedError(f"the cell ended: {self.diagnosis()}")
+            self.ask_for_spares(1)
+            async with self._arrival:
+                if not self._spares and not self.lost:
+                    await self._arrival.wait()
+
+    def release(self, spare: Spare) -> None:
+        """Acknowledge a spare's end and free it; its pid may be reused from now on."""
+        self._send(wire.pack(wire.ACK, b"%d" % spare.serial))
+        self.running.pop(spare.serial, None)
+        self._known.pop(spare.serial, None)
+        self.last_used = trio.current_time()
+        spare.close()
+
+    # -- signals ----------------------------------------------------------------
+
+    def signal(self, spare: Spare, number: int) -> None:
+        """Signal the process group of a running command."""
+        self._send(wire.pack(wire.SIGNAL, b"%d" % spare.serial, b"%d" % number))
+
+    def kill_tree(self, spare: Spare, marker: bytes) -> None:
+        """Send SIGKILL to the command and everything that descends from it."""
+        self._send(wire.pack(wire.KILL, b"%d" % spare.serial, marker))
+
+    def drop_pipes(self, spare: Spare) -> None:
+        """Let the launcher close its copies, so that the writer can meet EPIPE."""
+        self._send(wire.pack(wire.DROP, b"%d" % spare.serial))
+
+    def _send(self, message: bytes) -> None:
+        # The launcher always reads; a full socket means that it does not live.
+        try:
+            self._control.send(message)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+                self._control.shutdown(socket.SHUT_RDWR)
+
+    # -- life -------------------------------------------------------------------
+
+    async def pump(self) -> None:
+        """Read the control socket until the cell ends, then settle what is left."""
+        async with trio.open_nursery() as nursery:
+            self._finishers = nursery
+            try:
+                while True:
+                    await trio.lowlevel.wait_readable(self._control)
+                    while self._handle_one():
+                        pass
+            except (OSError, wire.WireError, EOFError):
+                pass
+            finally:
+                self._finishers = None
+                self._mark_lost()
+                nursery.cancel_scope.cancel()
+        async with self._arrival:
+            self._arrival.notify_all()
+        await self._reap()
+        self._gone.set()
+
+    def finish_later(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run the rest of a kill ladder as long as the cell lives."""
+        if self._finishers is not None:
+            self._finishers.start_soon(work)
+
+    def _handle_one(self) -> bool:
+        try:
+            message, fds = receive(self._control, 4)
+        except BlockingIOError:
+            return False
+        tag = message[:1]
+        if tag == wire.EXITED:
+            report = wire.Exited.decode(message, fds)
+            spare = self._known.get(report.serial)
+            if spare is not None:
+                spare.exit = report
+                spare.ended()
+        elif tag == wire.SPARE:
+            self._add_spare(message, fds)
+        elif not message:
+            raise EOFError
+        else:
+            _close_all(fds)
+            raise wire.WireError(f"unexpected message {tag!r} from a cell")
+        return True
+
+    def _add_spare(self, message: bytes, fds: list[int]) -> None:
+        try:
+            ready = wire.SpareReady.decode(message, fds)
+        except wire.WireError:
+            _close_all(fds)
+            raise
+        spare = Spare(self, ready.serial, fds)
+        self._known[ready.serial] = spare
+        self._spares.append(spare)
+        self._asked = max(self._asked - 1, 0)
+        if self._arrival.statistics().tasks_waiting:
+            trio.lowlevel.spawn_system_task(self._notify_arrival)
+
+    async def _notify_arrival(self) -> None:
+        async with self._arrival:
+            self._arrival.notify()
+
+    def _mark_lost(self) -> None:
+        self.lost = True
+        for spare in self._known.values():
+            spare.ended()
+        while self._spares:
+            spare = self._spares.popleft()
+            self._known.pop(spare.serial, None)
+            spare.close()
+
+    async def end(self) -> None:
+        """End the cell and everything in it; returns when its processes are gone."""
+        self.lost = True
+        self._send(wire.END)
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_END_TIMEOUT_S):
+                await self._gone.wait()
+            if not self._gone.is_set():
+                self.process.kill()
+                self._control.shutdown(socket.SHUT_RDWR)
+                await self._gone.wait()
+        self._control.close()
+
+    async def _reap(self) -> None:
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_END_TIMEOUT_S):
+                await self.process.wait()
+            if self.process.returncode is None:
+                self.process.kill()
+                await self.process.wait()
+
+    def diagnosis(self) -> str:
+        """Say in one line what the runner said last, or how it ended."""
+        return f"runner exit status {self.process.returncode}"
+
+
+_END_TIMEOUT_S = 8.0
+"""Longer than the launcher's own deadline for stragglers."""
+
+
+async def open_cell(spec: CellSpec, hello_timeout_s: float = _HELLO_TIMEOUT_S) -> Cell:
+    """Start a cell and wait for its hello. The caller runs `Cell.pump`.
+
+    Raises:
+        RunnerFailedError: It ended, answered nonsense, or is not what was asked for.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setblocking(False)
+    said = os.memfd_create("runner-stderr", os.MFD_CLOEXEC)
+    owned: list[int] = []
+    try:
+        argv, fds = _command_line(spec, theirs.fileno(), owned)
+        process = await _start(argv, (*fds, theirs.fileno(), *spec.pass_fds), said)
+        theirs.close()
+        try:
+            hello = await _shake_hands(spec, ours, process, hello_timeout_s, owned)
+        except BaseException as error:
+            process.kill()
+            ours.close()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+            if isinstance(error, RunnerFailedError):
+                detail = _read_back(said)
+                raise RunnerFailedError(
+                    f"{error.message}: {detail}" if detail else error.message
+                ) from error
+            raise
+    finally:
+        theirs.close()
+        _close_all([*owned, said])
+    return Cell(spec, ours, process, hello)
+
+
+def _command_line(spec: CellSpec, control_fd: int, owned: list[int]) -> tuple[list[str], list[int]]:
+    fds: list[int] = []
+    argv = list(spec.argv)
+    if spec.bwrap_args:
+        payload = b"".join(os.fsencode(arg) + b"\0" for arg in spec.bwrap_args)
+        args_fd = os.memfd_create("bwrap-args", os.MFD_CLOEXEC)
+        owned.append(args_fd)
+        os.write(args_fd, payload)
+        os.lseek(args_fd, 0, os.SEEK_SET)
+        fds.append(args_fd)
+        argv = [str(args_fd) if part == "{args}" else part for part in argv]
+    return [*argv, str(control_fd)], fds
+
+
+async def _start(argv: list[str], fds: tuple[int, ...], said: int) -> trio.Process:
+    try:
+        # From a worker thread, which is why nothing here may use PR_SET_PDEATHSIG: it
+        # follows the thread, and trio retires idle ones after ten seconds.
+        return await trio.lowlevel.open_process(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            pass_fds=fds,
+            cwd="/",
+            env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise RunnerFailedError(f"cannot start {argv[0]}: {error.strerror}") from error
+
+
+async def _shake_hands(
+    spec: CellSpec, control: socket.socket, process: trio.Process, timeout_s: float, owned: list[int]
+) -> wire.Hello:
+    config = [sealed_memfd("config", json.dumps(spec.settings).encode())]
+    if spec.program:
+        config.append(sealed_memfd("seccomp", spec.program))
+    owned += config
+    try:
+        socket.send_fds(control, [wire.CONFIG], config)
+    except OSError as error:
+        raise RunnerFailedError("the runner ended before it was configured") from error
+    with trio.move_on_after(timeout_s) as scope:
+        await trio.lowlevel.wait_readable(control)
+    if scope.cancelled_caught:
+        raise RunnerFailedError(f"the runner said nothing for {timeout_s:g} s")
+    try:
+        message, fds = receive(control, 0)
+        if message[:1] == wire.FAILED:
+            failed = wire.Failed.decode(message, fds)
+            raise RunnerFailedError(f"step {failed.step} failed: {failed.reason}")
+        if not message:
+            raise RunnerFailedError("the runner ended before its hello")
+        hello = wire.Hello.decode(message, fds)
+    except (OSError, wire.WireError) as error:
+        raise RunnerFailedError(f"bad hello: {error}") from error
+    _check_hello(spec, hello)
+    return hello
+
+
+def _check_hello(spec: CellSpec, hello: wire.Hello) -> None:
+    problems: list[str] = []
+    if hello.uid != spec.expect_uid:
+        problems.append(f"uid is {hello.uid}, not {spec.expect_uid}")
+    if spec.confined:
+        if not hello.no_new_privs:
+            problems.append("no_new_privs is off")
+        if hello.capabilities and hello.uid == 0:
+            problems.append(f"capabilities are left: {hello.capabilities:x}")
+        if spec.program and not hello.seccomp:
+            problems.append("the seccomp filter is missing")
+        if spec.settings.get("landlock") is not None and not hello.landlock_abi:
+            problems.append("the Landlock layer is missing")
+    if problems:
+        raise RunnerFailedError("the cell is not what was asked for: " + ", ".join(problems))
+
+
+def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
+    """Receive one packet and its descriptors, close-on-exec, nothing cut off."""
+    data, ancillary, flags, _ = channel.recvmsg(
+        wire.PACKET_BYTES, socket.CMSG_SPACE(max(max_fds, 1) * 4), socket.MSG_CMSG_CLOEXEC
+    )
+    fds: list[int] = []
+    for level, kind, payload in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
+    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        _close_all(fds)
+        raise wire.WireError("packet cut off")
+    return data, fds
+
+
+def sealed_memfd(name: str, content: bytes) -> int:
+    """Return a descriptor to *content* that nobody can change any more."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    return fd
+
+
+def _read_back(fd: int) -> str:
+    with contextlib.suppress(OSError):
+        text = os.pread(fd, _DIAGNOSTIC_BYTES, 0).decode(errors="replace")
+        return " / ".join(line for line in text.splitlines() if line.strip())
+    return ""
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,355 @@
+"""Which cell a command runs in: built on demand, checked on every call, reaped idle.
+
+A cell is keyed by what confines it. Before each command the host is compared with
+what the cell was built from (`survey`), and the spare itself checks from inside that
+its mounts are still there; on any difference the cell is retired, which means that
+its running tasks go on in it while the next command gets a fresh one.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import trio
+
+from bashd.core import confinement
+from bashd.core.confinement import Places, Plan
+from bashd.core.errors import RunnerFailedError
+from bashd.core.model import Mode
+from bashd.core.policy import Limits, Policy
+from bashd.daemon import code, folders, survey
+from bashd.daemon.cell import Cell, CellSpec, open_cell
+from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.network import SessionNetwork
+from bashd.daemon.seccomp import Switches, compile_filter
+from bashd.daemon.survey import MountTable, Question, Stamp, Survey, Workdir
+from bashd.launcher import kernel
+
+BWRAP = "bwrap"
+LANDLOCK = "landlock"
+
+
+class CellKey(NamedTuple):
+    """Everything that makes one cell of a session different from another."""
+
+    mode: Mode
+    runner: str | None
+    roots: tuple[str, ...]
+    digest: str
+
+
+@dataclass(slots=True)
+class Slot:
+    """A cell and what it was built from."""
+
+    cell: Cell
+    plan: Plan
+    survey: Survey
+    stamp: Stamp
+    generation: int
+    root: Workdir
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Programs of the host that start cells; found once."""
+
+    bwrap: str | None
+    bash: str
+    interpreter: str
+    abi: int
+
+    @classmethod
+    def find(cls, bwrap_path: str | None) -> Tools:
+        """Look for the programs in fixed places: no caller's PATH decides."""
+        path = "/usr/local/bin:/usr/bin:/bin"
+        return cls(
+            bwrap=bwrap_path or shutil.which("bwrap", path=path),
+            bash=shutil.which("bash", path=path) or "/bin/bash",
+            interpreter=code.interpreter(),
+            abi=kernel.landlock_abi(),
+        )
+
+
+@dataclass(slots=True)
+class Environment:
+    """What all cells of the daemon share."""
+
+    tools: Tools
+    mounts: MountTable
+    spawn: Callable[[Cell], None]
+    """Runs `Cell.pump` in the daemon's nursery."""
+    spares: int
+
+
+@dataclass(slots=True)
+class SessionCells:
+    """The cells of one session."""
+
+    environment: Environment
+    identity: Identity
+    places: Places
+    network: SessionNetwork
+    slots: dict[CellKey, Slot] = field(default_factory=dict)
+    retired: list[Cell] = field(default_factory=list)
+    building: dict[CellKey, trio.Lock] = field(default_factory=dict)
+
+    async def obtain(
+        self, mode: Mode, runner: str | None, root: str, policy: Policy
+    ) -> Slot:
+        """Return a cell that matches the host as it is now.
+
+        Raises:
+            StartError: The root is not usable.
+            RunnerFailedError: The runner could not start the cell.
+        """
+        key = CellKey(mode, runner, (root, *policy.writable), policy.digest)
+        slot = self.slots.get(key)
+        if slot is not None and await self._still_fits(slot, key, policy):
+            return slot
+        lock = self.building.setdefault(key, trio.Lock())
+        async with lock:
+            slot = self.slots.get(key)
+            if slot is not None:
+                if await self._still_fits(slot, key, policy):
+                    return slot
+                self.retire(key)
+            slot = await self._build(key, policy)
+            self.slots[key] = slot
+            return slot
+
+    async def _still_fits(self, slot: Slot, key: CellKey, policy: Policy) -> bool:
+        if slot.cell.lost:
+            return False
+        if not key.mode.confines:
+            return True
+        if self.environment.mounts.check() != slot.generation:
+            return False
+
+        def compare() -> bool:
+            if survey.find_root(key.roots[0]) != slot.root:
+                return False
+            now = survey.stamp(slot.survey.watched)
+            if now == slot.stamp:
+                return True
+            if survey.look(_question(key, policy)) != slot.survey:
+                return False
+            slot.stamp = now
+            return True
+
+        return await run_as(self.identity, compare)
+
+    async def _build(self, key: CellKey, policy: Policy) -> Slot:
+        question = _question(key, policy)
+        generation = self.environment.mounts.check()
+
+        def look() -> tuple[Workdir, Stamp, Survey]:
+            root = survey.find_root(key.roots[0])
+            stamp = survey.stamp(survey.look(question).watched)
+            return root, stamp, survey.look(question)
+
+        if key.mode.confines:
+            root, stamp, found = await run_as(self.identity, look)
+        else:
+            root = await run_as(
+                self.identity, lambda: survey.find_root(key.roots[0])
+            )
+            stamp, found = (), survey.look(replace(question, masked=(), protected=()))
+        plan = self._plan(key, policy, found)
+        await folders.make_nested(self.places, plan.nested_points, self.identity)
+        cell = await open_cell(await self._spec(key, policy, plan))
+        self.environment.spawn(cell)
+        cell.ask_for_spares(self.environment.spares)
+        return Slot(cell, plan, found, stamp, generation, root)
+
+    def _plan(self, key: CellKey, policy: Policy, found: Survey) -> Plan:
+        abi = self.environment.tools.abi
+        roots = tuple(dict.fromkeys(key.roots))
+        if not key.mode.confines:
+            return Plan()
+        if key.runner == BWRAP:
+            return confinement.plan_bwrap(
+                mode=key.mode,
+                roots=roots,
+                scratch=policy.scratch,
+                places=self.places,
+                found=found.found,
+                abi=abi,
+                root_identity=self.identity.uid == 0,
+            )
+        return confinement.plan_landlock(
+            mode=key.mode,
+            roots=roots,
+            scratch=policy.scratch,
+            places=self.places,
+            found=found.found,
+            abi=abi,
+            list_folder=_list_folder,
+        )
+
+    async def _spec(self, key: CellKey, policy: Policy, plan: Plan) -> CellSpec:
+        tools = self.environment.tools
+        confined = key.mode.confines
+        network = await self.network.prepare(policy.network if confined else "host")
+        settings: dict[str, object] = {
+            "become": self._become(),
+            "confined": confined,
+            "own_layer": key.runner == LANDLOCK,
+            "landlock": _landlock_settings(plan),
+            "landlock_log": tools.abi >= _LOG_ABI,
+            "mounts": [_expected(path, source) for path, source in plan.stand_ins],
+            "bash": tools.bash,
+        }
+        program = b""
+        if confined:
+            program = compile_filter(
+                Switches(
+                    shared_host=key.runner == LANDLOCK,
+                    unix_sockets=key.runner == BWRAP or policy.sockets.unix,
+                    inet_sockets=network.inet_sockets,
+                    namespaces=policy.namespaces,
+                )
+            )
+        if confined and key.runner == BWRAP:
+            argv, arguments = self._bwrap_command(plan)
+            lib = confinement.LIB_IN_CELL
+        else:
+            argv, arguments, lib = (), (), self.places.lib_dir
+        return CellSpec(
+            argv=(
+                *network.enter,
+                *argv,
+                tools.interpreter, "-I", "-S", "-c", code.LOADER, lib,
+            ),
+            bwrap_args=arguments,
+            settings=settings,
+            program=program,
+            confined=confined,
+            expect_uid=self.identity.uid,
+            mode=str(key.mode),
+            runner=key.runner or "none",
+            pass_fds=network.fds,
+        )  # fmt: skip
+
+    def _become(self) -> list[object] | None:
+        if os.geteuid() != 0:
+            return None
+        return [self.identity.uid, self.identity.gid, list(self.identity.groups)]
+
+    def _bwrap_command(self, plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        bwrap = self.environment.tools.bwrap
+        if bwrap is None:
+            raise RunnerFailedError("bubblewrap is not installed")
+        arguments = ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1"]
+        if os.geteuid() == 0:
+            # No user namespace: files keep their owners. What is left is what it
+            # takes to become the peer, and goes with that.
+            arguments += ["--cap-drop", "ALL"]
+            for name in ("CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"):
+                arguments += ["--cap-add", name]
+        else:
+            arguments += ["--unshare-user", "--cap-drop", "ALL"]
+        return (bwrap, "--args", "{args}", "--"), (*arguments, *plan.bwrap)
+
+    # -- life ---------------------------------------------------------------------
+
+    def retire(self, key: CellKey) -> None:
+        """Take a cell out of use; it ends when its last task has."""
+        slot = self.slots.pop(key, None)
+        if slot is not None:
+            slot.cell.retired = True
+            self.retired.append(slot.cell)
+
+    def discard(self, cell: Cell) -> None:
+        """Take a cell out of use whichever key it has."""
+        for key, slot in list(self.slots.items()):
+            if slot.cell is cell:
+                self.retire(key)
+
+    def live(self) -> list[Cell]:
+        """Return every cell that has not ended, retired ones included."""
+        cells = [slot.cell for slot in self.slots.values()] + self.retired
+        return [cell for cell in cells if not cell.lost]
+
+    async def reap(self, idle_s: float) -> None:
+        """End retired cells without tasks and cells idle for longer than *idle_s*."""
+        now = trio.current_time()
+        for key, slot in list(self.slots.items()):
+            cell = slot.cell
+            if cell.lost or (not cell.running and now - cell.last_used > idle_s):
+                self.retire(key)
+        done = [cell for cell in self.retired if not cell.running]
+        for cell in done:
+            self.retired.remove(cell)
+        async with trio.open_nursery() as nursery:
+            for cell in done:
+                nursery.start_soon(cell.end)
+
+    async def end(self) -> None:
+        """End every cell of the session and all that runs in them."""
+        cells = [slot.cell for slot in self.slots.values()] + self.retired
+        self.slots.clear()
+        self.retired.clear()
+        async with trio.open_nursery() as nursery:
+            for cell in cells:
+                nursery.start_soon(cell.end)
+
+
+_LOG_ABI = 7
+
+
+def _question(key: CellKey, policy: Policy) -> Question:
+    writable = key.mode is Mode.WORKSPACE_WRITE
+    return Question(
+        roots=tuple(dict.fromkeys(key.roots)),
+        masked=policy.masked,
+        protected=policy.protected if writable else (),
+        devices=policy.devices,
+        sockets=policy.sockets.grant,
+    )
+
+
+def _landlock_settings(plan: Plan) -> dict[str, object] | None:
+    if not plan.landlock_handled:
+        return None
+    return {
+        "handled": plan.landlock_handled,
+        "allow": [list(rule) for rule in plan.landlock_allow],
+        "scoped": plan.landlock_scoped,
+    }
+
+
+def _expected(path: str, source: str) -> list[object]:
+    try:
+        info = os.lstat(source)
+    except OSError as error:
+        raise RunnerFailedError(f"{source} went away: {error.strerror}") from error
+    return [path, info.st_dev, info.st_ino]
+
+
+def _list_folder(path: str) -> list[tuple[str, bool]]:
+    try:
+        with os.scandir(path) as entries:
+            return [(entry.name, entry.is_symlink()) for entry in entries]
+    except OSError:
+        return []
+
+
+def rlimits(limits: Limits) -> tuple[tuple[int, int], ...]:
+    """Return the policy's limits as (RLIMIT number, value) pairs."""
+    pairs = (
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_FSIZE, limits.file_size_bytes),
+        (resource.RLIMIT_CORE, limits.core_bytes),
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_AS, limits.memory_bytes),
+        (resource.RLIMIT_NPROC, limits.pids),
+    )
+    return tuple((kind, value) for kind, value in pairs if value is not None)
+
+

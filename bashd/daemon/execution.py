@@ -1,0 +1,327 @@
+"""From a request of a session to a command that runs in one of its cells.
+
+What is decided here: mode and policy of the call, its environment, its cell; how often
+a start is tried again; and what the ending meant. Nothing is tried again once the
+spare has said that bash was started.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import trio
+
+from bashd.core.config import Config
+from bashd.core.denial import classify
+from bashd.core.environment import Composed, Facts, choose_bashd_home, compose
+from bashd.core.errors import RunnerFailedError, StartError
+from bashd.core.model import ExecSpec, Mode, SandboxFacts, Usage, Verdict
+from bashd.core.output import decode
+from bashd.core.policy import Policy
+from bashd.daemon import survey
+from bashd.daemon.cell import Spare
+from bashd.daemon.cells import LANDLOCK, Slot, rlimits
+from bashd.daemon.identity import run_as
+from bashd.daemon.output import StreamStore
+from bashd.daemon.run import Ended, Stop, drive
+from bashd.daemon.runners import Runners, unavailable
+from bashd.daemon.session import Session
+from bashd.daemon.survey import Workdir
+from bashd.launcher import wire
+from bashd.launcher.tree import MARKER
+
+_STARTS = 4
+"""Tries to start a command: a spare may be killed by the session's other commands,
+a cell may have lost a mount, and the fresh cell may meet the same once more."""
+_ENVIRONMENT_ERRORS = frozenset({"mounts", "workdir-changed"})
+
+LoadPolicy = Callable[[Session, str | None, Mode | None], Awaitable[Policy]]
+"""Session, policy name and mode of the call to the policy with absolute paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command with everything decided but its cell."""
+
+    spec: ExecSpec
+    mode: Mode
+    policy: Policy
+    runner: str | None
+    environment: Composed
+    run_id: str
+    workdir: str | None
+    """As the caller gave it, absolute; None is the session's folder."""
+    stdin_fd: int | None = None
+
+
+@dataclass(slots=True)
+class Started:
+    """A command handed to a spare."""
+
+    spare: Spare
+    slot: Slot
+    workdir: Workdir
+
+
+class Execution:
+    """Starts commands and says what became of them."""
+
+    def __init__(
+        self, config: Config, runners: Runners, load_policy: LoadPolicy
+    ) -> None:
+        self._config = config
+        self._runners = runners
+        self._load_policy = load_policy
+
+    async def default_policy(self, session: Session) -> Policy:
+        """Return the policy of a plain call: override, policy, then the configured."""
+        return await self._load_policy(session, None, session.mode_override)
+
+    async def prepare(
+        self,
+        session: Session,
+        spec: ExecSpec,
+        *,
+        workdir: str | None,
+        ambient: dict[str, str],
+        already_removed: tuple[str, ...],
+        stdin_fd: int | None = None,
+    ) -> Command:
+        """Decide mode, policy, runner and environment of a call.
+
+        Raises:
+            SandboxUnavailableError: Nothing can confine it.
+            ConfigError: The policy's file is wrong.
+        """
+        mode = spec.sandbox_mode or session.mode_override
+        policy = await self._load_policy(session, spec.policy, mode)
+        runner = await self._runners.choose(policy.mode)
+        run_id = secrets.token_hex(8)
+        composed = compose(
+            ambient,
+            facts=self._facts(session, policy, runner),
+            rules=policy.environment,
+            explicit=spec.env,
+            managed=spec.managed_env,
+            already_removed=already_removed,
+        )
+        return Command(
+            spec, policy.mode, policy, runner, composed, run_id, workdir, stdin_fd
+        )
+
+    def _facts(
+        self, session: Session, policy: Policy, runner: str | None
+    ) -> Facts:
+        identity = session.identity
+        in_place = policy.mode is Mode.DANGER_FULL_ACCESS or runner == LANDLOCK
+        scratch = session.places.tmp_dir if in_place else "/tmp"  # noqa: S108 - cell's
+        return Facts(
+            home=identity.home,
+            user=identity.name,
+            bashd_home=choose_bashd_home(
+                self._config.daemon.bashd_home,
+                session.bashd_home,
+                home=identity.home,
+                cwd=session.cwd,
+            ),
+            tmpdir=scratch,
+            session_id=None if session.anonymous else session.session_id,
+            session_log=None if session.anonymous else session.log.path,
+        )
+
+    async def start(self, session: Session, command: Command) -> Started:
+        """Find a cell and hand the command to one of its spares.
+
+        Raises:
+            StartError: The working folder is not usable.
+            SandboxUnavailableError: The cell cannot be made.
+        """
+        for _ in range(_STARTS):
+            slot = await self._obtain(session, command)
+            workdir = await self._workdir(session, command, slot)
+            try:
+                spare = await slot.cell.take_spare()
+            except RunnerFailedError:
+                session.cells.discard(slot.cell)
+                continue
+            try:
+                self._send(spare, command, workdir)
+            except OSError:
+                # Killed by a command of its own session; nothing has run.
+                slot.cell.release(spare)
+                continue
+            slot.cell.ask_for_spares(self._config.daemon.spares)
+            return Started(spare, slot, workdir)
+        raise unavailable(command.mode, "the cell keeps ending before a command starts")
+
+    async def _obtain(self, session: Session, command: Command) -> Slot:
+        try:
+            return await session.cells.obtain(
+                command.mode, command.runner, session.cwd, command.policy
+            )
+        except RunnerFailedError as error:
+            if command.mode.confines:
+                raise unavailable(command.mode, error.message) from error
+            raise
+
+    async def _workdir(
+        self, session: Session, command: Command, slot: Slot
+    ) -> Workdir:
+        if command.workdir is None and command.mode.confines:
+            return slot.root
+        path = command.workdir
+
+        def find() -> Workdir:
+            if path is None:
+                return survey.find_root(session.cwd)
+            return survey.find_workdir(path)
+
+        return await run_as(session.identity, find)
+
+    def _send(self, spare: Spare, command: Command, workdir: Workdir) -> None:
+        text = os.fsencode(command.spec.command)
+        script = text if len(text) > wire.MAX_ARG_BYTES else None
+        entries = [
+            os.fsencode(f"{name}={value}")
+            for name, value in command.environment.env.items()
+        ]
+        entries.append(MARKER + command.run_id.encode())
+        request = wire.Request(
+            command=b"" if script is not None else text,
+            workdir=os.fsencode(workdir.path),
+            workdir_dev=workdir.dev,
+            workdir_ino=workdir.ino,
+            has_stdin=command.stdin_fd is not None,
+            has_script=script is not None,
+            limits=rlimits(command.policy.limits),
+            environment=tuple(entries),
+        )
+        spare.send(request, command.stdin_fd, script)
+
+    async def run(
+        self,
+        session: Session,
+        command: Command,
+        started: Started,
+        stdout: StreamStore,
+        stderr: StreamStore,
+        *,
+        timeout_s: float | None,
+        stop: Stop,
+        on_progress: Callable[[], None] | None = None,
+    ) -> tuple[Ended, Started]:
+        """See a command through; starts it again where nothing of it had run.
+
+        Raises:
+            StartError: It could not be started; the step is named.
+            RunnerFailedError: The cell broke under it.
+        """
+        for attempt in range(_STARTS):
+            ended = await drive(
+                started.spare,
+                stdout,
+                stderr,
+                run_id=command.run_id,
+                timeout_s=timeout_s,
+                grace_s=self._config.executor.grace_ms / 1000,
+                stop=stop,
+                on_progress=on_progress,
+            )
+            outcome = started.spare.came_to
+            if outcome is True or stop.cause is not None:
+                return ended, started
+            self._raise_unless_retry(session, started, outcome, command)
+            if attempt + 1 < _STARTS:
+                started = await self.start(session, command)
+        raise unavailable(command.mode, "the command's process ends before it starts")
+
+    def _raise_unless_retry(
+        self,
+        session: Session,
+        started: Started,
+        outcome: wire.Failed | bool,
+        command: Command,
+    ) -> None:
+        if isinstance(outcome, bool):
+            return
+        if outcome.step in _ENVIRONMENT_ERRORS:
+            session.cells.discard(started.slot.cell)
+            return
+        if outcome.step == "workdir":
+            raise StartError(f"cannot use the working folder: {outcome.reason}")
+        if outcome.step == "exec":
+            raise StartError(f"spawn failed: cannot execute bash: {outcome.reason}")
+        raise RunnerFailedError(f"step {outcome.step} failed: {outcome.reason}")
+
+    # -- what it meant --------------------------------------------------------------
+
+    def judge(
+        self, command: Command, started: Started, ended: Ended, stderr: StreamStore
+    ) -> SandboxFacts:
+        """Say how the command was confined and whether that refused it anything."""
+        if not command.mode.confines:
+            return SandboxFacts(mode=command.mode)
+        plan, found = started.slot.plan, started.slot.survey.found
+        if ended.lost:
+            return SandboxFacts(
+                mode=command.mode,
+                enforcement=_enforcement(plan.gaps),
+                runner=command.runner,
+                runner_failed=True,
+            )
+        verdict, denials = classify(
+            exit_code=ended.exit_code,
+            stderr=decode(stderr.tail()),
+            runner=command.runner,
+            masked=[path for path, _ in found.masks],
+            protected=[path for path, _ in found.protected] + list(found.anchors),
+            cwd=started.workdir.path,
+        )
+        return SandboxFacts(
+            mode=command.mode,
+            denied=verdict in (Verdict.DENIED, Verdict.SUSPECTED),
+            verdict=verdict,
+            enforcement=_enforcement(plan.gaps),
+            runner=command.runner,
+            denials=denials,
+        )
+
+
+def _enforcement(gaps: tuple[str, ...]) -> str:
+    return "partial" if gaps else "full"
+
+
+def usage(ended: Ended) -> Usage:
+    """Return what a command cost."""
+    return Usage(ended.wall_ms, ended.cpu_ms, ended.max_rss_bytes)
+
+
+def stdin_pipe(uid: int) -> tuple[int, int]:
+    """Return (read end, write end) of a pipe the peer can re-open as /dev/stdin."""
+    read_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+    if os.geteuid() == 0 and uid != 0:
+        os.fchown(read_fd, uid, -1)
+    os.set_blocking(write_fd, False)
+    return read_fd, write_fd
+
+
+async def feed(write_fd: int, pieces: trio.abc.ReceiveChannel[bytes]) -> None:
+    """Write a command's stdin and close it; a command that does not read is no error."""
+    try:
+        async for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                await trio.lowlevel.wait_writable(write_fd)
+                try:
+                    view = view[os.write(write_fd, view[:65536]) :]
+                except BlockingIOError:
+                    continue
+    except OSError:
+        # EPIPE: it closed its end or ended. Its exit status is what counts.
+        return
+    finally:
+        os.close(write_fd)
+

@@ -1,0 +1,157 @@
+"""The daemon's and the sessions' folders on disk: made, handed to the peer, removed.
+
+Layout below ``state_dir`` (contract: output and scratch never lie in a shared /tmp)::
+
+    lib/<digest>/            the launcher's code
+    void/  void-file         stand-ins for what is masked, mode 0000
+    sessions/<id>/           the peer's, 0700
+        tmp/  var-tmp/       the session's private /tmp and /var/tmp
+        out/                 output files, readable in the session's cells
+
+A session's folder is made by the daemon in a parent that only the daemon may write
+to, then given to the peer; everything below it is made with the peer's own rights.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from bashd.core.confinement import Places
+from bashd.core.errors import HostError
+from bashd.daemon import code
+from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.removal import remove_tree
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonFolders:
+    """What all sessions share."""
+
+    state_dir: Path
+    socket_dir: Path
+    lib_dir: Path
+
+    @property
+    def sessions_dir(self) -> Path:
+        """Parent of the sessions' folders."""
+        return self.state_dir / "sessions"
+
+    def places(self, session_id: str) -> Places:
+        """Return the paths of one session."""
+        folder = self.sessions_dir / session_id
+        return Places(
+            state_dir=str(self.state_dir),
+            socket_dir=str(self.socket_dir),
+            session_dir=str(folder),
+            tmp_dir=str(folder / "tmp"),
+            var_tmp_dir=str(folder / "var-tmp"),
+            output_dir=str(folder / "out"),
+            lib_dir=str(self.lib_dir),
+            void_dir=str(self.state_dir / "void"),
+            void_file=str(self.state_dir / "void-file"),
+        )
+
+
+def prepare(state_dir: Path, socket_dir: Path) -> DaemonFolders:
+    """Make the daemon's folders and install the launcher's code.
+
+    Raises:
+        HostError: The state folder cannot be made, or others may write to it.
+    """
+    try:
+        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state_dir = state_dir.resolve()
+        info = state_dir.stat()
+        if info.st_uid != os.geteuid() or info.st_mode & 0o022:
+            raise HostError(
+                f"{state_dir} must belong to uid {os.geteuid()} and be writable by"
+                f" nobody else (mode {stat.S_IMODE(info.st_mode):o}); fix it with:"
+                f" chown {os.geteuid()} {state_dir} && chmod go-w {state_dir}"
+            )
+        # Peers of a root daemon pass through, to their own session; they cannot list.
+        state_dir.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        sessions = state_dir / "sessions"
+        sessions.mkdir(mode=0o711, exist_ok=True)
+        sessions.chmod(0o711)
+        void = state_dir / "void"
+        if not void.exists():
+            void.mkdir()
+        void.chmod(0)
+        void_file = state_dir / "void-file"
+        if not void_file.exists():
+            void_file.touch()
+        void_file.chmod(0)
+        lib_dir = code.install(state_dir / "lib")
+    except OSError as error:
+        raise HostError(f"cannot set up the state folder {state_dir}: {error}") from error
+    return DaemonFolders(state_dir, socket_dir.resolve(), lib_dir)
+
+
+async def make_session(places: Places, identity: Identity) -> None:
+    """Make a session's folders, owned by the peer."""
+    folder = Path(places.session_dir)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if not identity.is_own:
+        os.chown(folder, identity.uid, identity.gid)
+
+    def make() -> None:
+        for path, mode in (
+            (places.tmp_dir, 0o1777),
+            (places.var_tmp_dir, 0o1777),
+            (places.output_dir, 0o700),
+        ):
+            Path(path).mkdir(exist_ok=True)
+            Path(path).chmod(mode)
+
+    await run_as(identity, make)
+
+
+async def make_nested(
+    places: Places, points: tuple[str, ...], identity: Identity
+) -> None:
+    """Make mount points below the private tmp folders, as the peer, following no
+    link: the peer's own commands may be writing there at the same time."""
+    if not points:
+        return
+
+    def make() -> None:
+        for point in points:
+            _make_folders(places.session_dir, point)
+
+    await run_as(identity, make)
+
+
+def _make_folders(base: str, relative: str) -> None:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    current = os.open(base, flags)
+    try:
+        for name in relative.split("/"):
+            try:
+                os.mkdir(name, 0o755, dir_fd=current)
+            except FileExistsError:
+                pass
+            try:
+                inner = os.open(name, flags, dir_fd=current)
+            except NotADirectoryError:
+                return
+            os.close(current)
+            current = inner
+    finally:
+        os.close(current)
+
+
+async def remove_session(places: Places, identity: Identity) -> None:
+    """Remove everything of a session; as the peer, so that nothing else can go."""
+    folder = places.session_dir
+
+    def remove() -> None:
+        for name in ("tmp", "var-tmp", "out"):
+            if os.path.lexists(f"{folder}/{name}"):
+                remove_tree(f"{folder}/{name}")
+
+    await run_as(identity, remove)
+    if os.path.lexists(folder):
+        remove_tree(folder)

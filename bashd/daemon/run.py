@@ -1,0 +1,187 @@
+"""One command in one spare: request, output, deadline, kill ladder, settlement.
+
+`drive` returns when the shell has exited and its pipes are drained, or the grace for
+draining is over: a grandchild that holds a pipe never hangs a call. The first cause
+that stops a command wins (`Stop`).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import trio
+
+from bashd.daemon.cell import Spare
+from bashd.daemon.drain import Drains, sink
+from bashd.daemon.output import StreamStore
+from bashd.launcher import tree
+
+TIMEOUT = "timeout"
+ABORT = "abort"
+KILL = "kill"
+_LAST_LOOK_S = 0.05
+"""Least time for the pipes after a kill ladder; what lies in them is taken anyway."""
+
+
+class Stop:
+    """Why and how hard a command is to be stopped; the first cause wins."""
+
+    def __init__(self) -> None:
+        self.cause: str | None = None
+        self.force = False
+        self._wake: trio.Event | None = None
+        self._forced = trio.Event()
+
+    def request(self, cause: str, *, force: bool = False) -> None:
+        """Ask for the end. A later call can only add *force*."""
+        if self.cause is None:
+            self.cause = cause
+        if self._wake is not None:
+            self._wake.set()
+        if force:
+            self.force = True
+            self._forced.set()
+
+    def bind(self, wake: trio.Event) -> None:
+        """Set *wake* when the stop is requested (now, if it has been)."""
+        self._wake = wake
+        if self.cause is not None:
+            wake.set()
+
+    async def wait_forced(self) -> None:
+        """Wait until the end is to come without grace."""
+        await self._forced.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    exit_code: int | None
+    signal: str | None
+    cause: str | None
+    wall_ms: int
+    cpu_ms: int
+    max_rss_bytes: int
+    lost: bool
+    """The cell broke under the command: no exit status exists."""
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGTERM`` for 15, ``SIGRTMIN+3`` and the like for real-time ones."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+
+
+async def drive(
+    spare: Spare,
+    stdout: StreamStore,
+    stderr: StreamStore,
+    *,
+    run_id: str,
+    timeout_s: float | None,
+    grace_s: float,
+    stop: Stop,
+    on_progress: Callable[[], None] | None = None,
+) -> Ended:
+    """See a started command through to its settlement.
+
+    The caller has sent the request. Takes over the spare's pipes, and releases the
+    spare (at once, or after the kill ladder has gone through its last rung).
+    *on_progress* is called whenever a stream has grown.
+    """
+    began = trio.current_time()
+    stop.bind(spare.wake)
+    out_fd, spare.stdout_fd = spare.stdout_fd, -1
+    err_fd, spare.stderr_fd = spare.stderr_fd, -1
+    marker = tree.MARKER + run_id.encode()
+    async with trio.open_nursery() as nursery:
+        drains = Drains(nursery)
+        drains.start(out_fd, stdout, on_progress=on_progress)
+        drains.start(err_fd, stderr, on_progress=on_progress)
+        ladder_ends = await _wait_end(spare, timeout_s, grace_s, stop, marker)
+        bound = grace_s
+        if ladder_ends is not None:
+            bound = max(ladder_ends - trio.current_time(), _LAST_LOOK_S)
+        for fd in await drains.finish(bound):
+            # A background child still writes there; it must not die of SIGPIPE.
+            spare.cell.finish_later(partial(sink, fd))
+    spare.came_to = spare.outcome()
+    ended = _ended(spare, stop, began)
+    _let_go(spare, marker, ladder_ends)
+    return ended
+
+
+async def _wait_end(
+    spare: Spare, timeout_s: float | None, grace_s: float, stop: Stop, marker: bytes
+) -> float | None:
+    """Wait until the shell has exited; returns when the ladder ends, if it began."""
+    if timeout_s is None:
+        await spare.wake.wait()
+    else:
+        with trio.move_on_after(timeout_s):
+            await spare.wake.wait()
+    if spare.exited.is_set():
+        return None
+    if stop.cause is None:
+        stop.request(TIMEOUT)
+    cell = spare.cell
+    ladder_ends = trio.current_time() + grace_s
+    if not stop.force:
+        cell.signal(spare, signal.SIGTERM)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_cancel_when_forced, stop, nursery.cancel_scope)
+            with trio.move_on_after(grace_s):
+                await spare.exited.wait()
+            nursery.cancel_scope.cancel()
+    if not spare.exited.is_set():
+        cell.kill_tree(spare, marker)
+        ladder_ends = trio.current_time()
+        await spare.exited.wait()
+    return ladder_ends
+
+
+async def _cancel_when_forced(stop: Stop, scope: trio.CancelScope) -> None:
+    await stop.wait_forced()
+    scope.cancel()
+
+
+def _ended(spare: Spare, stop: Stop, began: float) -> Ended:
+    wall_ms = round((trio.current_time() - began) * 1000)
+    report = spare.exit
+    if report is None:
+        return Ended(None, None, stop.cause, wall_ms, 0, 0, lost=True)
+    status = report.status
+    number = status & 0x7F
+    return Ended(
+        exit_code=None if number else status >> 8,
+        signal=signal_name(number) if number else None,
+        cause=stop.cause,
+        wall_ms=wall_ms,
+        cpu_ms=report.cpu_us // 1000,
+        max_rss_bytes=report.max_rss_kib * 1024,
+        lost=False,
+    )
+
+
+def _let_go(spare: Spare, marker: bytes, ladder_ends: float | None) -> None:
+    """Release the spare; after a stop only when its whole tree is gone.
+
+    Descendants that trap SIGTERM get their grace even when the shell died at once;
+    until then the shell's pid stays taken. The result does not wait for that.
+    """
+    if ladder_ends is None:
+        spare.cell.release(spare)
+        return
+
+    async def finish() -> None:
+        await trio.sleep(max(ladder_ends - trio.current_time(), 0))
+        spare.cell.kill_tree(spare, marker)
+        spare.cell.release(spare)
+
+    spare.cell.finish_later(finish)

@@ -1,0 +1,167 @@
+"""The system calls a confined command has no business with, compiled to BPF.
+
+libseccomp (through pyseccomp) compiles once per combination of switches; the program
+travels to the zygote in a memfd and is inherited by every command. Groups are chosen
+by what a developer command never needs, not by what is dangerous in general: builds,
+debuggers, test runners and package managers must work.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from bashd.core.errors import HostError
+
+# linux/sched.h: namespaces a command may not make for itself.
+_CLONE_NAMESPACES: Final = (
+    0x00020000, 0x02000000, 0x04000000, 0x08000000,
+    0x10000000, 0x20000000, 0x40000000, 0x00000080,
+)  # fmt: skip
+_CLONE_ALL_NAMESPACES: Final = functools.reduce(lambda a, b: a | b, _CLONE_NAMESPACES)
+# asm-generic/ioctls.h, linux/tiocl.h: input faked into a terminal (CVE-2016-2568).
+_TIOCSTI: Final = 0x5412
+_TIOCLINUX: Final = 0x541C
+# bits/socket.h
+_AF_UNIX: Final = 1
+_AF_INET: Final = 2
+_AF_INET6: Final = 10
+_SOCK_RAW: Final = 3
+_SOCK_TYPE_MASK: Final = 0xF
+_UNKNOWN_CALL: Final = -1  # __NR_SCMP_ERROR in seccomp.h
+_REFUSED_FAMILIES: Final = (17, 38, 40)  # AF_PACKET, AF_ALG, AF_VSOCK
+
+KERNEL_SURFACE: Final = (
+    "acct", "add_key", "bpf", "delete_module", "finit_module", "init_module",
+    "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl",
+    "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie",
+    "move_pages", "name_to_handle_at", "nfsservctl", "open_by_handle_at",
+    "perf_event_open", "quotactl", "quotactl_fd", "reboot", "request_key",
+    "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "swapoff",
+    "swapon", "syslog", "uselib", "userfaultfd", "vhangup",
+)  # fmt: skip
+MOUNTS: Final = (
+    "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr",
+    "move_mount", "open_tree", "pivot_root", "umount2", "chroot",
+)  # fmt: skip
+FOREIGN_IPC: Final = (
+    "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd",
+    "semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget",
+)  # fmt: skip
+"""SysV and POSIX queues: one namespace for the whole host under landlock."""
+OTHERS_BY_PID: Final = (
+    ("prlimit64", 0), ("sched_setattr", 0), ("sched_setparam", 0),
+    ("sched_setscheduler", 0), ("migrate_pages", 0),
+)  # fmt: skip
+"""Calls that change another process of the same uid without any further check, and
+the argument that names it; 0 there means the caller itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """What the runner and the policy decide about the filter."""
+
+    shared_host: bool
+    """No namespaces around the command: foreign IPC and others' scheduling go too."""
+    unix_sockets: bool
+    inet_sockets: bool
+    """False where the network must be off and no namespace could be made."""
+    namespaces: bool
+    """The policy allows new namespaces and mounts inside them."""
+
+
+@functools.cache
+def compile_filter(switches: Switches) -> bytes:
+    """Compile the filter.
+
+    Raises:
+        HostError: libseccomp is missing, with the package to install.
+    """
+    lib = _library()
+    program = lib.SyscallFilter(lib.ALLOW)
+    refuse = lib.ERRNO(errno.EPERM)
+    # 32-bit and x32 entries would pass by every rule below.
+    program.set_attr(lib.Attr.ACT_BADARCH, lib.ERRNO(errno.ENOSYS))
+    names = list(KERNEL_SURFACE)
+    if not switches.namespaces:
+        names += MOUNTS
+    if switches.shared_host:
+        names += FOREIGN_IPC
+    for name in names:
+        _refuse(lib, program, refuse, name)
+    _refuse_namespaces(lib, program, refuse, switches)
+    for name, argument in OTHERS_BY_PID:
+        _refuse(lib, program, refuse, name, lib.Arg(argument, lib.NE, 0))
+    if switches.shared_host:
+        _refuse(lib, program, refuse, "sched_setaffinity", lib.Arg(0, lib.NE, 0))
+        _refuse(lib, program, refuse, "setpriority", lib.Arg(1, lib.NE, 0))
+        _refuse(lib, program, refuse, "ioprio_set", lib.Arg(1, lib.NE, 0))
+    for request in (_TIOCSTI, _TIOCLINUX):
+        # Masked: the kernel looks at the low 32 bits only (CVE-2019-10063).
+        _refuse(
+            lib, program, refuse, "ioctl",
+            lib.Arg(1, lib.MASKED_EQ, 0xFFFFFFFF, request),
+        )  # fmt: skip
+    _refuse_sockets(lib, program, switches)
+    return _export(program)
+
+
+def _library() -> Any:
+    try:
+        import pyseccomp
+    except (ImportError, RuntimeError, OSError) as error:
+        raise HostError(
+            f"the seccomp filter cannot be compiled ({error});"
+            " install it: apt-get install libseccomp2, dnf install libseccomp"
+        ) from error
+    return pyseccomp
+
+
+def _refuse(lib: Any, program: Any, action: int, name: str, *args: Any) -> None:
+    if lib.resolve_syscall(lib.system_arch(), name) == _UNKNOWN_CALL:
+        # Not a call of this architecture, or newer than this libseccomp.
+        return
+    try:
+        program.add_rule(action, name, *args)
+    except (ValueError, OSError) as error:
+        raise HostError(f"libseccomp refused the rule for {name}: {error}") from error
+
+
+def _refuse_namespaces(lib: Any, program: Any, refuse: int, switches: Switches) -> None:
+    if switches.namespaces:
+        return
+    for flag in _CLONE_NAMESPACES:
+        masked = lib.Arg(0, lib.MASKED_EQ, flag, flag)
+        _refuse(lib, program, refuse, "unshare", masked)
+        if flag != 0x00000080:  # noqa: PLR2004 - CLONE_NEWTIME is clone3's only
+            _refuse(lib, program, refuse, "clone", masked)
+    _refuse(lib, program, refuse, "setns")
+    # clone3 hides its flags behind a pointer; glibc falls back to clone on ENOSYS.
+    _refuse(lib, program, lib.ERRNO(errno.ENOSYS), "clone3")
+
+
+def _refuse_sockets(lib: Any, program: Any, switches: Switches) -> None:
+    refuse = lib.ERRNO(errno.EPERM)
+    families = list(_REFUSED_FAMILIES)
+    if not switches.unix_sockets:
+        families.append(_AF_UNIX)
+    if not switches.inet_sockets:
+        families += [_AF_INET, _AF_INET6]
+    for family in families:
+        _refuse(lib, program, refuse, "socket", lib.Arg(0, lib.EQ, family))
+    for family in (_AF_INET, _AF_INET6):
+        _refuse(
+            lib, program, refuse, "socket", lib.Arg(0, lib.EQ, family),
+            lib.Arg(1, lib.MASKED_EQ, _SOCK_TYPE_MASK, _SOCK_RAW),
+        )  # fmt: skip
+
+
+def _export(program: Any) -> bytes:
+    fd = os.memfd_create("seccomp", os.MFD_CLOEXEC)
+    with os.fdopen(fd, "w+b") as file:
+        program.export_bpf(file)
+        file.seek(0)
+        return file.read()

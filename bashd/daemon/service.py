@@ -1,0 +1,458 @@
+"""What the daemon does for its callers: one handler per method of the protocol.
+
+The composition root of sessions, cells, runners, policies and tasks. `serve` runs what
+needs to go on by itself (cells' pumps, tasks, reaping); `stop` ends every task and waits.
+The connection (`bashd.daemon.api`) calls the handlers and knows nothing of them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import grp
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+import bashd
+from bashd.core.config import Config
+from bashd.core.errors import (
+    AbortedError,
+    InvalidParamsError,
+    SandboxUnavailableError,
+)
+from bashd.core.model import ExecRequest, ExecSpec, Mode, RunResult, TaskInfo
+from bashd.core.policy import Policy
+from bashd.core.resolve import resolve_request
+from bashd.daemon.access import ConfinedAs
+from bashd.daemon.background import Background, list_aborted
+from bashd.daemon.call import Call, Handler
+from bashd.daemon.cell import Cell
+from bashd.daemon.cells import Environment, Tools
+from bashd.daemon.execution import Command, Execution
+from bashd.daemon.folders import DaemonFolders
+from bashd.daemon.foreground import Foreground, ForegroundRun
+from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.output import StreamStore
+from bashd.daemon.policies import PolicyStore, User
+from bashd.daemon.probe import probe_runner
+from bashd.daemon.run import Stop
+from bashd.daemon.runners import Runners
+from bashd.daemon.session import Session
+from bashd.daemon.session_calls import SessionCalls
+from bashd.daemon.sessions import Sessions
+from bashd.daemon.survey import MountTable
+from bashd.daemon.task import Task, TaskTable
+from bashd.daemon.task_calls import TaskCalls
+from bashd.protocol.messages import (
+    PROTOCOL_VERSION,
+    Empty,
+    ExecParams,
+    ExecutorDefaults,
+    InitializeResult,
+    StatusResult,
+)
+
+if TYPE_CHECKING:
+    from bashd.core.ceiling import Ceiling
+
+_REAP_EVERY_S = 20.0
+"""Idle cells may live this much longer than configured; a rarer wake-up is the gain."""
+
+
+class Service:
+    """Serves the methods of the protocol; see the module docstring."""
+
+    def __init__(self, config: Config, folders: DaemonFolders) -> None:
+        self.config = config
+        self.folders = folders
+        self.tools = Tools.find(config.sandbox.bwrap_path)
+        self.tasks = TaskTable()
+        self._mounts = MountTable()
+        self._environment = Environment(
+            self.tools, self._mounts, self._spawn_pump, config.daemon.spares
+        )
+        self.sessions = Sessions(config, folders, self._environment)
+        self.runners = Runners(
+            config.sandbox.runner,
+            self._probe,
+            config.sandbox.probe_timeout_ms / 1000,
+        )
+        self._policies = PolicyStore()
+        self._users: dict[str, tuple[User, Ceiling]] = {}
+        self.execution = Execution(config, self.runners, self._load_policy)
+        self._foreground = Foreground(self.execution)
+        self._started = trio.current_time()
+        self._cwd = config.executor.cwd or os.getcwd()
+        self._nursery: trio.Nursery | None = None
+        self._background: Background | None = None
+        self._handlers: dict[str, Handler] = {}
+        self._running_calls = 0
+        self._default_mode = config.sandbox.mode
+
+    # -- life -----------------------------------------------------------------------
+
+    async def serve(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run until cancelled; says *started* when handlers may be called."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self._background = Background(
+                self.execution, self.tasks, nursery, self.config.limits.tasks
+            )
+            task_calls = TaskCalls(self.tasks, self.sessions)
+            session_calls = SessionCalls(
+                self.sessions,
+                self.tasks,
+                self.execution,
+                self.runners,
+                self._background,
+                self.forget_user,
+            )
+            self._handlers = {
+                "daemon.status": self._status,
+                "exec.run": self._exec_run,
+                "exec.start": self._exec_start,
+                **session_calls.handlers(),
+                **task_calls.handlers(),
+            }
+            self.tasks.on_done(task_calls.announce)
+            nursery.start_soon(self._reap_for_ever, session_calls)
+            task_status.started()
+
+    async def stop(self) -> None:
+        """End every task and session and wait until nothing of them is left."""
+        async with trio.open_nursery() as nursery:
+            for session in self.sessions:
+                session.closing = True
+                nursery.start_soon(self._end_session, session)
+        self._mounts.close()
+        if self._nursery is not None:
+            self._nursery.cancel_scope.cancel()
+
+    async def _end_session(self, session: Session) -> None:
+        if self._background is not None:
+            await self._background.stop_tasks(session)
+        self.tasks.forget(self.tasks.of_session(session))
+        await self.sessions.close(session)
+
+    async def _reap_for_ever(self, session_calls: SessionCalls) -> None:
+        while True:
+            await trio.sleep(_REAP_EVERY_S)
+            for session in await self.sessions.reap():
+                await session_calls.close_session(session)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call or a background task is under way."""
+        return bool(self._running_calls or self.tasks.running())
+
+    def _spawn_pump(self, cell: Cell) -> None:
+        assert self._nursery is not None  # noqa: S101 - cells exist only while serving
+        self._nursery.start_soon(cell.pump)
+
+    async def _probe(self, runner: str) -> str | None:
+        return await probe_runner(runner, self.folders, self._environment)
+
+    # -- what connections ask ---------------------------------------------------------
+
+    @property
+    def handlers(self) -> Mapping[str, Handler]:
+        """Method to handler."""
+        return self._handlers
+
+    def initialize_result(self, call: Call) -> InitializeResult:
+        """Answer the first request of a connection."""
+        executor = self.config.executor
+        mode = self._default_mode
+        return InitializeResult(
+            protocol=PROTOCOL_VERSION,
+            version=bashd.__version__,
+            pid=os.getpid(),
+            uid=call.caller.uid,
+            executor=ExecutorDefaults(
+                cwd=self._cwd,
+                timeout_ms=executor.timeout_ms,
+                max_timeout_ms=executor.max_timeout_ms,
+                max_output_bytes=executor.max_output_bytes,
+                max_spill_bytes=executor.max_spill_bytes,
+                grace_ms=executor.grace_ms,
+                sandbox_mode=mode,
+            ),
+        )
+
+    def cell_of(self, pid: int) -> ConfinedAs | None:
+        """Return the live cell that holds a process; None if none is known to."""
+        leaders = {
+            cell.process.pid: (session.session_id, Mode(cell.spec.mode))
+            for session in self.sessions
+            for cell in session.cells.live()
+        }
+        for ancestor in _ancestors(pid):
+            if ancestor in leaders:
+                session_id, mode = leaders[ancestor]
+                return ConfinedAs(session_id, mode) if mode.confines else None
+        return None
+
+    def reach_of_task(self, caller: Any, task_id: str) -> ConfinedAs | None:
+        """Return session and mode of a task of the caller's uid."""
+        task = self.tasks.find(caller.uid, task_id)
+        if task is None:
+            return None
+        return ConfinedAs(task.session.session_id, task.mode)
+
+    async def _status(self, call: Call, _: Empty) -> StatusResult:
+        uid = call.caller.uid
+        sessions = self.sessions.of_user(uid)
+        return StatusResult(
+            version=bashd.__version__,
+            pid=os.getpid(),
+            uptime_s=round(trio.current_time() - self._started, 3),
+            sessions=len(sessions),
+            cells=sum(len(s.cells.live()) for s in sessions),
+            tasks=sum(not t.settled for t in self.tasks.of_user(uid)),
+            runner=self.runners.chosen,
+        )
+
+    # -- commands -----------------------------------------------------------------------
+
+    async def _exec_run(self, call: Call, params: ExecParams) -> RunResult:
+        self._running_calls += 1
+        try:
+            session = await self._session_of(call, params)
+            session.active += 1
+            try:
+                return await self._run_in(session, call, params)
+            finally:
+                session.active -= 1
+                session.touch()
+        finally:
+            self._running_calls -= 1
+
+    async def _run_in(
+        self, session: Session, call: Call, params: ExecParams
+    ) -> RunResult:
+        command = await self._prepare(session, params)
+        stores = self._stores(session, command.spec, file_from_start=False)
+        run = await self._foreground.run(
+            session,
+            command,
+            stores,
+            call,
+            stdin=call.stdin or await _one_piece(params.stdin_b64),
+            stream=params.stream,
+        )
+        session.log.append(_run_event(run))
+        if run.result.aborted and call.client.closed.aborted:
+            self._list_aborted(session, command, run)
+        elif run.result.stdout.spill_path or run.result.stderr.spill_path:
+            session.spilled.extend(stores)
+        return run.result
+
+    async def _exec_start(self, call: Call, params: ExecParams) -> TaskInfo:
+        assert self._background is not None  # noqa: S101 - handlers exist while serving
+        session = await self._session_of(call, params)
+        command = await self._prepare(session, params)
+        if call.abort.aborted:
+            raise AbortedError(f"aborted before spawn: {call.abort.reason}")
+        stores = self._stores(session, command.spec, file_from_start=True)
+        deadline = params.deadline_ms
+        task = self._background.start(
+            session,
+            command,
+            stores,
+            owner=params.owner,
+            deadline_s=None if deadline is None else deadline / 1000,
+            stdin=call.stdin or await _one_piece(params.stdin_b64),
+        )
+        return task.info()
+
+    async def _session_of(self, call: Call, params: ExecParams) -> Session:
+        identity = call.caller.identity
+        if params.session_id is not None:
+            session = self.sessions.find(identity.uid, params.session_id)
+        elif params.cwd is not None:
+            session = await self.sessions.default(identity, params.cwd)
+        else:
+            root = self.config.sandbox.workspace_root
+            session = await self.sessions.default(
+                identity, self._configured_root(root), anonymous=True
+            )
+        if params.ambient is not None and not session.ambient:
+            session.ambient = dict(params.ambient)
+        session.touch()
+        return session
+
+    def _configured_root(self, root: str | None) -> str:
+        if root is not None and not Path(root).is_dir():
+            raise SandboxUnavailableError(
+                f'sandbox mode "{self.config.sandbox.mode}" is requested but no sandbox'
+                " backend is usable on this host; refusing to run the command"
+                " unconfined. Make the folder or correct [sandbox] workspace_root."
+                f" Runner failure: workspace_root {root} does not exist"
+            )
+        return root or self._cwd
+
+    async def _prepare(self, session: Session, params: ExecParams) -> Command:
+        executor = self.config.executor
+        spec = resolve_request(
+            ExecRequest(
+                command=params.command,
+                workdir=params.workdir,
+                timeout_ms=params.timeout_ms,
+                env=params.env,
+                managed_env=params.managed_env,
+                stdout_max_bytes=params.stdout_max_bytes,
+                owner=params.owner,
+                sandbox_mode=params.mode,
+                policy=params.policy,
+            ),
+            cwd=session.cwd,
+            timeout_ms=executor.timeout_ms,
+            max_timeout_ms=executor.max_timeout_ms,
+            max_output_bytes=executor.max_output_bytes,
+        )
+        ambient, removed = session.ambient, session.env_removed
+        if params.ambient is not None:
+            ambient, removed = params.ambient, params.env_removed
+        workdir = spec.workdir if params.workdir is not None else None
+        if session.anonymous and workdir is None and self._cwd != session.cwd:
+            workdir = self._cwd
+        return await self.execution.prepare(
+            session, spec, workdir=workdir, ambient=ambient, already_removed=removed
+        )
+
+    def _stores(
+        self, session: Session, spec: ExecSpec, *, file_from_start: bool
+    ) -> tuple[StreamStore, StreamStore]:
+        executor = self.config.executor
+        caps = {"stdout": spec.stdout_max_bytes, "stderr": executor.max_output_bytes}
+        if file_from_start:
+            caps["stdout"] = executor.max_output_bytes
+        stdout, stderr = (
+            StreamStore(
+                label,
+                directory=session.output,
+                max_bytes=cap,
+                max_spill_bytes=executor.max_spill_bytes,
+                file_from_start=file_from_start,
+                budget=session.budget,
+            )
+            for label, cap in caps.items()
+        )
+        return stdout, stderr
+
+    def _list_aborted(
+        self, session: Session, command: Command, run: ForegroundRun
+    ) -> None:
+        task = Task(
+            task_id=self.tasks.next_id(session.identity.uid),
+            session=session,
+            run_id=command.run_id,
+            command=command.spec.command,
+            workdir=run.workdir,
+            owner=None,
+            mode=command.mode,
+            stdout=run.stdout,
+            stderr=run.stderr,
+            stop=Stop(),
+        )
+        self.tasks.add(task)
+        list_aborted(task, run.ended, run.facts)
+
+    # -- policies -----------------------------------------------------------------------
+
+    async def _load_policy(
+        self, session: Session, name: str | None, mode: Mode | None
+    ) -> Policy:
+        user, ceiling = self._user_of(session)
+        chosen = name or session.policy
+        if chosen is None:
+            chosen = str(mode) if mode is not None else self.config.default_policy(ceiling)
+            mode = None
+        return await run_as(
+            session.identity,
+            lambda: self._policies.load(chosen, user, mode=mode, ceiling=ceiling),
+        )
+
+    def _user_of(self, session: Session) -> tuple[User, Ceiling]:
+        known = self._users.get(session.session_id)
+        if known is None:
+            identity = session.identity
+            config_home = session.ambient.get("XDG_CONFIG_HOME", "")
+            runtime = session.ambient.get("XDG_RUNTIME_DIR", "")
+            groups = tuple(_group_names(identity))
+            user = User(
+                identity.name,
+                groups,
+                identity.home,
+                config_home if config_home.startswith("/") else f"{identity.home}/.config",
+                runtime if runtime.startswith("/") else None,
+            )
+            ceiling = self.config.ceiling_of(identity.name, groups, home=identity.home)
+            known = self._users[session.session_id] = (user, ceiling)
+        return known
+
+    def forget_user(self, session: Session) -> None:
+        """Drop what was remembered for a session that has closed."""
+        self._users.pop(session.session_id, None)
+
+
+def _group_names(identity: Identity) -> list[str]:
+    names: list[str] = []
+    for gid in dict.fromkeys((identity.gid, *identity.groups)):
+        try:
+            names.append(grp.getgrgid(gid).gr_name)
+        except KeyError:
+            continue
+    return names
+
+
+def _ancestors(pid: int) -> list[int]:
+    """Return the pid and those of its ancestors, as the host numbers them."""
+    found: list[int] = []
+    while pid > 1 and pid not in found:
+        found.append(pid)
+        try:
+            text = Path(f"/proc/{pid}/stat").read_bytes()
+        except OSError:
+            break
+        pid = int(text[text.rfind(b")") + 2 :].split()[1])
+    return found
+
+
+async def _one_piece(data: str | None) -> trio.abc.ReceiveChannel[bytes] | None:
+    """Return a channel that holds the whole stdin, or None where none was given."""
+    if data is None:
+        return None
+    try:
+        content = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidParamsError(f"stdin_b64 is not base64: {error}") from error
+    send, receive = trio.open_memory_channel[bytes](1)
+    async with send:
+        if content:
+            await send.send(content)
+    return receive
+
+
+def _run_event(run: ForegroundRun) -> dict[str, object]:
+    result, command = run.result, run.command
+    return {
+        "type": "bash/run",
+        "run_id": result.run_id,
+        "command": command.spec.command[:4096],
+        "workdir": run.workdir,
+        "mode": str(command.mode),
+        "exit_code": result.exit_code,
+        "signal": result.signal,
+        "timed_out": result.timed_out,
+        "aborted": result.aborted,
+        "denied": run.facts.denied,
+        "wall_ms": result.usage.wall_ms,
+    }
+

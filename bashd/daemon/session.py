@@ -1,0 +1,65 @@
+"""A session: one caller's long-lived context, with everything that belongs to it.
+
+Its folders, cells, network and output budget end with it; nothing of it is shared but
+through the values here.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import trio
+
+from bashd.core.confinement import Places
+from bashd.core.model import Mode
+from bashd.daemon.cells import SessionCells
+from bashd.daemon.identity import Identity
+from bashd.daemon.network import SessionNetwork
+from bashd.daemon.output import OutputBudget, OutputDirectory, StreamStore
+from bashd.daemon.session_log import SessionLog
+
+if TYPE_CHECKING:
+    from bashd.daemon.task import Task
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """See the module docstring. Made by `bashd.daemon.sessions.Sessions`."""
+
+    session_id: str
+    identity: Identity
+    cwd: str
+    """Canonical; root and default workdir at once."""
+    places: Places
+    cells: SessionCells
+    network: SessionNetwork
+    output: OutputDirectory
+    budget: OutputBudget
+    log: SessionLog
+    policy: str | None = None
+    mode_override: Mode | None = None
+    approval: str = "ask"
+    is_default: bool = False
+    """Found again by uid and cwd instead of by its id."""
+    anonymous: bool = False
+    """Of callers without a session: no BASHD_SESSION_ID, never listed."""
+    ambient: dict[str, str] = field(default_factory=dict)
+    """The caller's environment as it was sent when the session was opened."""
+    bashd_home: str | None = None
+    """The caller's own ``$BASHD_HOME``, which the scrub takes from the rest."""
+    env_removed: tuple[str, ...] = ()
+    notices: list[Task] = field(default_factory=list["Task"])
+    """Settled tasks that no subscriber has been told of yet."""
+    spilled: list[StreamStore] = field(default_factory=list[StreamStore])
+    """Stores of foreground runs whose spill files were advertised."""
+    created_at: float = field(default_factory=time.time)
+    last_used: float = field(default_factory=trio.current_time)
+    active: int = 0
+    """Commands being started or running, foreground and background."""
+    closing: bool = False
+
+    def touch(self) -> None:
+        """Count as used now."""
+        self.last_used = trio.current_time()

@@ -1,0 +1,151 @@
+"""Handlers of ``task.*``: lookups fenced by uid, reads, kills, waits, notices."""
+
+from __future__ import annotations
+
+import base64
+
+import psutil
+
+from bashd.core.errors import InvalidParamsError, UnknownTaskError
+from bashd.core.model import TaskInfo
+from bashd.daemon.call import Call, Client, Handler
+from bashd.daemon.sessions import Sessions
+from bashd.daemon.task import Task, TaskTable
+from bashd.protocol.messages import (
+    Empty,
+    OwnerResult,
+    SessionParams,
+    TaskDone,
+    TaskKillResult,
+    TaskList,
+    TaskListParams,
+    TaskLogsParams,
+    TaskLogsResult,
+    TaskMaybe,
+    TaskParams,
+    TaskReadMaybe,
+)
+
+_MOST_LOG_BYTES = 4 * 1024 * 1024
+
+
+class TaskCalls:
+    """See the module docstring."""
+
+    def __init__(self, tasks: TaskTable, sessions: Sessions) -> None:
+        self._tasks = tasks
+        self._sessions = sessions
+        self._subscribers: dict[str, list[Client]] = {}
+
+    def handlers(self) -> dict[str, Handler]:
+        """Return method to handler."""
+        return {
+            "task.get": self._get,
+            "task.list": self._list,
+            "task.owner": self._owner,
+            "task.read": self._read,
+            "task.logs": self._logs,
+            "task.kill": self._kill,
+            "task.wait": self._wait,
+            "task.subscribe": self._subscribe,
+        }
+
+    def _find(self, call: Call, task_id: str) -> Task:
+        task = self._tasks.find(call.caller.uid, task_id)
+        if task is None:
+            raise UnknownTaskError(f'unknown bash task "{task_id}"')
+        return task
+
+    async def _get(self, call: Call, params: TaskParams) -> TaskMaybe:
+        task = self._tasks.find(call.caller.uid, params.task_id)
+        return TaskMaybe(None if task is None else _live_info(task))
+
+    async def _list(self, call: Call, params: TaskListParams) -> TaskList:
+        tasks = self._tasks.of_user(call.caller.uid)
+        if params.session_id is not None:
+            session = self._sessions.find(call.caller.uid, params.session_id)
+            tasks = [task for task in tasks if task.session is session]
+        if not params.all:
+            tasks = [task for task in tasks if not task.settled]
+        return TaskList(tuple(_live_info(task) for task in tasks))
+
+    async def _owner(self, call: Call, params: TaskParams) -> OwnerResult:
+        task = self._tasks.find(call.caller.uid, params.task_id)
+        return OwnerResult(None if task is None else task.owner)
+
+    async def _read(self, call: Call, params: TaskParams) -> TaskReadMaybe:
+        task = self._tasks.find(call.caller.uid, params.task_id)
+        return TaskReadMaybe(None if task is None else task.read())
+
+    async def _logs(self, call: Call, params: TaskLogsParams) -> TaskLogsResult:
+        task = self._find(call, params.task_id)
+        if params.stream not in ("stdout", "stderr"):
+            raise InvalidParamsError('stream must be "stdout" or "stderr"')
+        if params.offset < 0 or params.limit_bytes <= 0:
+            raise InvalidParamsError("offset must be ≥ 0 and limit_bytes > 0")
+        store = task.stdout if params.stream == "stdout" else task.stderr
+        while params.wait and store.total <= params.offset and not task.settled:
+            await task.progress.wait()
+        settled = task.settled
+        span = store.read_range(
+            params.offset, min(params.limit_bytes, _MOST_LOG_BYTES)
+        )
+        return TaskLogsResult(
+            data_b64=base64.b64encode(span.data).decode("ascii"),
+            offset=span.start,
+            next_offset=span.end,
+            total=store.total,
+            settled=settled,
+        )
+
+    async def _kill(self, call: Call, params: TaskParams) -> TaskKillResult:
+        return TaskKillResult(self._find(call, params.task_id).kill())
+
+    async def _wait(self, call: Call, params: TaskParams) -> TaskInfo:
+        task = self._find(call, params.task_id)
+        await task.done.wait()
+        return task.info()
+
+    async def _subscribe(self, call: Call, params: SessionParams) -> Empty:
+        session = self._sessions.find(call.caller.uid, params.session_id)
+        clients = self._subscribers.setdefault(session.session_id, [])
+        client = call.client
+        if client not in clients:
+            clients.append(client)
+
+            def leave() -> None:
+                if client in clients:
+                    clients.remove(client)
+                if not clients:
+                    self._subscribers.pop(session.session_id, None)
+
+            client.closed.subscribe(leave)
+        pending, session.notices = session.notices, []
+        for task in pending:
+            await client.notify("task.done", TaskDone(task.info()))
+        return Empty()
+
+    def announce(self, task: Task) -> None:
+        """Tell the session's subscribers, or keep it for the next one."""
+        clients = self._subscribers.get(task.session.session_id, [])
+        told = [c.notify_nowait("task.done", TaskDone(task.info())) for c in clients]
+        if not any(told):
+            task.session.notices.append(task)
+
+
+def _live_info(task: Task) -> TaskInfo:
+    """Return the task with what its processes use now."""
+    if task.settled or not task.host_pid:
+        return task.info()
+    rss = cpu = 0
+    try:
+        leader = psutil.Process(task.host_pid)
+        for process in (leader, *leader.children(recursive=True)):
+            with process.oneshot():
+                rss += process.memory_info().rss
+                times = process.cpu_times()
+                cpu += round((times.user + times.system) * 1000)
+    except (psutil.Error, OSError):
+        pass
+    task.cpu_ms = max(task.cpu_ms, cpu)
+    return task.info(rss_bytes=rss)
