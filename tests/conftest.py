@@ -83,6 +83,19 @@ def root_account() -> Account:
     return accounts.current_account()
 
 
+@pytest.fixture(scope="session")
+def bwrap_for_users(ordinary_user: Account) -> None:
+    """Skip where an ordinary user cannot make the namespaces bubblewrap needs.
+
+    Such are containers, chroots, and Ubuntu's AppArmor without a profile for bwrap.
+    """
+    done = accounts.as_user(
+        ordinary_user, ["bwrap", "--unshare-user", "--ro-bind", "/", "/", "true"]
+    )
+    if done.returncode:
+        pytest.skip(f"no user namespaces for ordinary users: {done.stderr.strip()}")
+
+
 class DaemonFactory(Protocol):
     """Starts daemons that end with the test."""
 
@@ -160,6 +173,8 @@ def daemon_matrix(
 ) -> RunningDaemon:
     """A daemon of root's and of an ordinary user's, on each runner; four in all."""
     who, runner = request.param
+    if (who, runner) == ("user", "bwrap"):
+        request.getfixturevalue("bwrap_for_users")
     return make_daemon(account=_account(request, who), runner=runner)
 
 

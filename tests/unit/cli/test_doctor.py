@@ -141,7 +141,7 @@ def test_the_report_agrees_with_this_kernel(install: Install, identity: Account)
 
 
 def test_without_landlock_the_second_wall_is_missed(
-    install: Install, ordinary_user: Account
+    install: Install, ordinary_user: Account, bwrap_for_users: None
 ):
     without = "landlock_create_ruleset"
     status, report = examine(
