@@ -7,7 +7,7 @@ may read the first one's tasks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
@@ -17,11 +17,12 @@ from bashd.tools.session import LoggedSession, MemoryLog, SessionState
 Inject = Callable[[str, dict[str, str]], None]
 """Gives the agent a durable text for its next request: the text and its source."""
 
-Writable = Callable[[Mode], Sequence[str] | None]
-"""Places a command may write to under a mode; None where the caller does not know."""
+Writable = Callable[[Mode], Awaitable[Sequence[str] | None]]
+"""Places a command may write to under a mode; None where nobody knows. Asked only when
+a write was denied."""
 
 
-def _unknown(_mode: Mode) -> None:
+async def _unknown(_mode: Mode) -> None:
     return None
 
 

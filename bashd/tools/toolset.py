@@ -208,7 +208,7 @@ async def _run(executor: Executor, request: ExecRequest, call: Call) -> ToolResu
         render.render_run(
             outcome,
             escalation=executor.sandbox_mode is not None,
-            writable=_writable(outcome.sandbox, call.agent),
+            writable=await _writable(outcome.sandbox, call.agent),
         ),
         structured=facts.run_facts(outcome),
     )
@@ -243,7 +243,7 @@ async def _bash_output(
         render.render_read(
             read,
             escalation=executor.sandbox_mode is not None,
-            writable=_writable(read.task.sandbox, agent),
+            writable=await _writable(read.task.sandbox, agent),
         ),
         structured=facts.read_facts(read),
         task_id=task_id,
@@ -296,10 +296,12 @@ def _workdir(asked: str | None, agent: Agent | None) -> str | None:
     return posixpath.join(cwd, asked) if cwd else asked
 
 
-def _writable(facts_: SandboxFacts | None, agent: Agent | None) -> Sequence[str] | None:
-    if facts_ is None or agent is None:
+async def _writable(
+    sandbox: SandboxFacts | None, agent: Agent | None
+) -> Sequence[str] | None:
+    if sandbox is None or agent is None or not any(d.path for d in sandbox.denials):
         return None
-    return agent.writable(facts_.mode)
+    return await agent.writable(sandbox.mode)
 
 
 def _hook_request(args: BashArgs, workdir: str | None, call: Call) -> HookRequest:

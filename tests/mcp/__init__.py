@@ -1,0 +1,1 @@
+"""The MCP server, driven by clients nobody here wrote."""
