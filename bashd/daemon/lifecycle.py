@@ -1,0 +1,183 @@
+"""From "accepts" to "gone": readiness, idle exit, watchdog, reload and the clean stop.
+
+Shutdown order, and why it is this one:
+
+1. The service manager is told (STOPPING=1), so that it does not restart us.
+2. Accepting ends and the socket's name goes: new clients find nobody, rather than
+   somebody who is about to leave. The right to the path stays ours.
+3. The service ends every task and waits for it, up to a bound; connections live on, so
+   that clients get the results of what was cut off.
+4. Clients get a moment to read those; then connections and service are cancelled.
+5. The right to the path goes last: the next daemon begins when nothing of this one is
+   left.
+
+A second SIGTERM or SIGINT skips the waiting of 3 and 4.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from bashd.core.errors import BashdError
+from bashd.daemon.call import Dispatch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from bashd.daemon.listener import Listener
+    from bashd.daemon.notify import Notifier
+    from bashd.daemon.server import Server
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_RECHECK_S: Final = 5.0
+"""How often a daemon without clients looks whether its last tasks have ended."""
+_BEATS: Final = 3
+"""Watchdog messages in the time of one; systemd recommends two."""
+
+
+class Service(Dispatch, Protocol):
+    """What the life of a daemon needs of the service."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call or a task is under way."""
+        ...
+
+    async def serve(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run until cancelled or stopped."""
+        ...
+
+    async def stop(self) -> None:
+        """End every task and wait until nothing of them is left."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One daemon's parts and habits."""
+
+    listener: Listener
+    service: Service
+    server: Server
+    notifier: Notifier
+    announce: Callable[[], None]
+    """Called once the daemon accepts."""
+    reload: Callable[[], Awaitable[None]]
+    """Takes a changed configuration over; what it cannot take it says in the log."""
+    stop_s: float
+    """Seconds the service may take to end every task."""
+    idle_exit_s: float | None = None
+    """Leave after that long without connection and work; None: stay."""
+
+
+async def live(life: Life) -> bool:
+    """Serve until told to stop or idle; returns whether the stop was a clean one."""
+    with trio.open_signal_receiver(*_SIGNALS) as signals:
+        async with trio.open_nursery() as service_nursery:
+            await service_nursery.start(life.service.serve)
+            async with trio.open_nursery() as connections:
+                await _accept_until_end(life, connections, signals)
+                clean = await _stop(life, signals)
+                connections.cancel_scope.cancel()
+            service_nursery.cancel_scope.cancel()
+    return clean
+
+
+async def _accept_until_end(
+    life: Life, connections: trio.Nursery, signals: AsyncIterator[int]
+) -> None:
+    async with trio.open_nursery() as watching:
+        watching.start_soon(life.server.accept, connections)
+        if life.notifier.watchdog_s is not None:
+            watching.start_soon(_feed_watchdog, life.notifier, life.notifier.watchdog_s)
+        if life.idle_exit_s is not None:
+            watching.start_soon(
+                _leave_when_idle, life, life.idle_exit_s, connections, watching
+            )
+        life.announce()
+        life.notifier.ready(f"listening on {life.listener.path}")
+        logger.info("listening on %s", life.listener.path)
+        watching.start_soon(_heed_signals, life, signals, watching)
+
+
+async def _heed_signals(
+    life: Life, signals: AsyncIterator[int], watching: trio.Nursery
+) -> None:
+    async for number in signals:
+        if number == signal.SIGHUP:
+            await _reload(life)
+        else:
+            logger.info("%s: ending", signal.Signals(number).name)
+            watching.cancel_scope.cancel()
+
+
+async def _reload(life: Life) -> None:
+    life.notifier.reloading()
+    try:
+        await life.reload()
+    except BashdError as error:
+        logger.error("nothing was reloaded: %s", error.message)  # noqa: TRY400
+    else:
+        logger.info("configuration reloaded")
+    life.notifier.ready(f"listening on {life.listener.path}")
+
+
+async def _feed_watchdog(notifier: Notifier, within_s: float) -> None:
+    # From this very loop: a loop that stands still must not look alive.
+    while True:
+        notifier.alive()
+        await trio.sleep(within_s / _BEATS)
+
+
+async def _leave_when_idle(
+    life: Life, after_s: float, connections: trio.Nursery, watching: trio.Nursery
+) -> None:
+    server, service = life.server, life.service
+    while True:
+        if server.connections:
+            await server.wait_changed()
+            continue
+        if service.busy:
+            with trio.move_on_after(min(_RECHECK_S, after_s)):
+                await server.wait_changed()
+            continue
+        with trio.move_on_after(after_s) as pause:
+            await server.wait_changed()
+        if not pause.cancelled_caught or service.busy:
+            continue
+        if life.listener.stop_if_unused(lambda: server.accept_pending(connections)):
+            logger.info("idle for %g seconds: ending", after_s)
+            watching.cancel_scope.cancel()
+            return
+
+
+async def _stop(life: Life, signals: AsyncIterator[int]) -> bool:
+    life.notifier.stopping()
+    life.listener.stop()
+    clean = False
+    async with trio.open_nursery() as stopping:
+        stopping.start_soon(_hurry, signals, stopping)
+        with trio.move_on_after(life.stop_s):
+            await life.service.stop()
+            clean = True
+        if not clean:
+            logger.error("not every task ended within %g seconds", life.stop_s)
+        await life.server.flush()
+        stopping.cancel_scope.cancel()
+    return clean
+
+
+async def _hurry(signals: AsyncIterator[int], stopping: trio.Nursery) -> None:
+    async for number in signals:
+        if number != signal.SIGHUP:
+            logger.warning("%s again: not waiting", signal.Signals(number).name)
+            stopping.cancel_scope.cancel()

@@ -1,0 +1,265 @@
+"""Composition root of the daemon: options, process, configuration, socket, service.
+
+The order matters. The environment is forgotten and the process closed before anything
+is read that commands might influence; a root daemon looks at its own code before it
+does anything at all; the socket is ours before the service touches its folders, so that
+two daemons never work in the same place; readiness is said when both stand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import grp
+import logging
+import os
+import pwd
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from bashd.core.errors import BashdError, ConfigError, HostError
+from bashd.core.places import SYSTEM_SOCKET, state_folder, user_socket
+from bashd.daemon import folders, journal, process, trust
+from bashd.daemon.configuration import load_config
+from bashd.daemon.credentials import units_of
+from bashd.daemon.lifecycle import Life, live
+from bashd.daemon.listener import Listener, adopt, bind
+from bashd.daemon.notify import Notifier, PassedFd, take_passed_fds
+from bashd.daemon.peer import Exemptions
+from bashd.daemon.quota import Bounds
+from bashd.daemon.server import Server
+from bashd.daemon.service import Service
+from bashd.daemon.socket_folder import SocketPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bashd.core.config import Config
+
+logger = logging.getLogger(__name__)
+
+EXIT_CONFIG: Final = 2
+"""A wrong option or configuration; starting again changes nothing."""
+EXIT_FAILED: Final = 1
+_STOP_MARGIN_S: Final = 10.0
+"""Beyond the tasks' grace: ending cells and removing sessions' folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line."""
+
+    socket: str | None
+    config: str | None
+    idle_exit_s: float | None
+    ready_fd: int | None
+
+
+def parse_options(argv: Sequence[str] | None = None) -> Options:
+    """Parse the command line; exits with 2 when it is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="bashd serve", description="Run the bashd daemon in the foreground."
+    )
+    parser.add_argument("--socket", metavar="PATH", help="listen on this path")
+    parser.add_argument("--config", metavar="FILE", help="read this bashd.toml")
+    parser.add_argument(
+        "--idle-exit",
+        metavar="SECONDS",
+        type=_seconds,
+        help="leave after that long without client and running task",
+    )
+    parser.add_argument(
+        "--ready-fd",
+        metavar="N",
+        type=int,
+        help="write 'ready' or the reason of a failure to this descriptor, and close it",
+    )
+    found = parser.parse_args(argv)
+    socket = None if found.socket is None else os.path.abspath(found.socket)  # noqa: PTH100 - must not resolve links
+    return Options(socket, found.config, found.idle_exit, found.ready_fd)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a positive number of seconds")
+    return value
+
+
+class Readiness:
+    """Tells whoever started the daemon, once, whether it serves.
+
+    Args:
+        fd: Where; None: nobody asked. Taken over.
+    """
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+        if fd is not None:
+            os.set_inheritable(fd, False)  # noqa: FBT003 - as os spells it
+
+    def say(self, text: str) -> None:
+        """Write one line and close; later calls do nothing."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):  # it may have left
+                os.write(fd, f"{text}\n".encode(errors="replace"))
+            os.close(fd)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a daemon; returns its exit status."""
+    options = parse_options(argv)
+    try:
+        ready = Readiness(options.ready_fd)
+    except OSError as error:
+        return _fail(f"--ready-fd {options.ready_fd}: {error.strerror}", EXIT_CONFIG)
+    try:
+        return EXIT_FAILED if not _run(options, ready) else 0
+    except ConfigError as error:
+        ready.say(error.message)
+        return _fail(error.message, EXIT_CONFIG)
+    except BashdError as error:
+        ready.say(error.message)
+        return _fail(error.message, EXIT_FAILED)
+
+
+def _fail(message: str, status: int) -> int:
+    sys.stderr.write(f"bashd: error: {message}\n")
+    return status
+
+
+def _run(options: Options, ready: Readiness) -> bool:
+    if os.geteuid() == 0:
+        trust.check_own_code()
+    notifier = Notifier(os.environ)
+    passed = take_passed_fds(os.environ)
+    journal.set_up_logging(os.environ)
+    process.harden()
+    config = _load(options)
+    listener = _listen(options, config, passed)
+    try:
+        state_dir = config.daemon.state_dir or state_folder(
+            os.environ, uid=os.geteuid(), home=_home()
+        )
+        places = folders.prepare(Path(state_dir), Path(listener.path).parent)
+        return trio.run(
+            partial(
+                *(_serve, options, config),
+                listener=listener,
+                places=places,
+                notifier=notifier,
+                ready=ready,
+            )
+        )
+    finally:
+        listener.release()
+        notifier.close()
+
+
+async def _serve(
+    options: Options,
+    config: Config,
+    *,
+    listener: Listener,
+    places: folders.DaemonFolders,
+    notifier: Notifier,
+    ready: Readiness,
+) -> bool:
+    service = Service(config, places)
+    server = Server(
+        listener.socket,
+        service,
+        allow_root=config.daemon.allow_root,
+        socket_gid=_group(config) if config.daemon.group else listener.gid,
+        exemptions=_exemptions(config),
+        bounds=Bounds(connections_per_uid=config.limits.connections),
+    )
+
+    async def reload() -> None:
+        changed = _load(options)
+        server.allow_root = changed.daemon.allow_root
+        server.exemptions = _exemptions(changed)
+        await trio.lowlevel.checkpoint()
+
+    return await live(
+        Life(
+            listener=listener,
+            service=service,
+            server=server,
+            notifier=notifier,
+            announce=lambda: ready.say("ready"),
+            reload=reload,
+            stop_s=config.executor.grace_ms / 1000 + _STOP_MARGIN_S,
+            idle_exit_s=options.idle_exit_s,
+        )
+    )
+
+
+def _load(options: Options) -> Config:
+    config_home = os.environ.get("XDG_CONFIG_HOME", "")
+    if not config_home.startswith("/"):
+        config_home = f"{_home()}/.config"
+    return load_config(options.config, root=os.geteuid() == 0, config_home=config_home)
+
+
+def _listen(options: Options, config: Config, passed: tuple[PassedFd, ...]) -> Listener:
+    if passed:
+        if len(passed) != 1:
+            raise HostError(
+                f"the service manager passed {len(passed)} descriptors, one socket is"
+                " expected; the socket unit needs exactly one ListenStream="
+            )
+        return adopt(passed[0].fd)
+    return bind(SocketPlace(options.socket or _default_socket(), _group(config)))
+
+
+def _default_socket() -> str:
+    uid = os.geteuid()
+    if uid == 0:
+        return SYSTEM_SOCKET
+    return user_socket(os.environ, uid=uid, home=_home(), owner_of=_owner_of)
+
+
+def _owner_of(folder: str) -> int | None:
+    try:
+        return Path(folder).stat().st_uid
+    except OSError:
+        return None
+
+
+def _home() -> str:
+    home = os.environ.get("HOME", "")
+    return home if home.startswith("/") else pwd.getpwuid(os.geteuid()).pw_dir
+
+
+def _group(config: Config) -> int | None:
+    """Return the gid of ``[daemon] group``; None for a user daemon, or without one."""
+    name = config.daemon.group
+    if name is None or os.geteuid() != 0:
+        return None
+    try:
+        return grp.getgrnam(name).gr_gid
+    except KeyError:
+        raise ConfigError(
+            f"{config.source}: daemon.group: there is no group {name!r};"
+            f" groupadd --system {name}"
+        ) from None
+
+
+def _exemptions(config: Config) -> Exemptions:
+    own = units_of(os.getpid())
+    exemptions = Exemptions(config.daemon.confined_callers, own)
+    for name in sorted(exemptions.ignored):
+        logger.warning(
+            "%s: daemon.confined_callers: %s holds the daemon and so every command;"
+            " it exempts nobody",
+            config.source,
+            name,
+        )
+    return exemptions
