@@ -1,0 +1,151 @@
+"""Bounded moves of bytes from a pipe, made of plain numbers.
+
+A move may run in a worker thread while the daemon's own thread goes on. It therefore
+knows no store and no budget, only descriptors, offsets and bounds; what it did comes
+back as a value that the store takes in (``StreamStore.commit``).
+
+Pipe to file goes by splice(2): a byte is either still in the pipe or already in the
+file, never in this process alone, so that killing the daemon loses none.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from bashd.launcher.kernel import punch_hole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ_BYTES = 64 * 1024
+"""One read: the capacity of a pipe."""
+
+
+class End(Enum):
+    """Why a move came to its end."""
+
+    BOUND = "bound"
+    """Its bytes or its time were used up; there may be more."""
+    EMPTY = "empty"
+    """The pipe is empty and still open."""
+    EOF = "eof"
+    FAILED = "failed"
+    """The file could not take it; the bytes are still in the pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What a move did."""
+
+    count: int
+    """Bytes that left the pipe."""
+    end: End
+    errno: int = 0
+    """Why it failed."""
+    tail: bytes = b""
+    """The last of the bytes, where they went nowhere (see `Skim`)."""
+    hole_refused: bool = False
+    """The file system cannot punch holes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a move may go on; the default never waits."""
+
+    total_s: float = 0.0
+    """Seconds after which it stops at the next opportunity; 0 means no bound."""
+    idle_s: float = 0.0
+    """Seconds it waits for a pipe that has run empty."""
+
+
+INLINE = Patience()
+"""For the daemon's own thread: stop at the first empty pipe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Moves bytes from a pipe into a file at a known place."""
+
+    file_fd: int
+    offset: int
+    limit: int
+    """Most bytes to move."""
+    hole: tuple[int, int] | None = None
+    """Offset and length to give back to the file system before."""
+
+    def run(self, pipe_fd: int, patience: Patience = INLINE) -> Moved:
+        """Do it. *pipe_fd* is non-blocking."""
+        if self.hole is not None:
+            try:
+                punch_hole(self.file_fd, *self.hole)
+            except OSError as error:
+                return Moved(0, End.FAILED, error.errno or 0, hole_refused=True)
+
+        def step(done: int) -> int:
+            return os.splice(
+                pipe_fd,
+                self.file_fd,
+                self.limit - done,
+                offset_dst=self.offset + done,
+                flags=os.SPLICE_F_NONBLOCK,
+            )
+
+        return _repeat(step, pipe_fd, self.limit, patience)
+
+
+@dataclass(frozen=True, slots=True)
+class Skim:
+    """Takes bytes from a pipe and keeps only the last of them in memory."""
+
+    keep: int
+    """How many of the last bytes to keep."""
+    limit: int
+
+    def run(self, pipe_fd: int, patience: Patience = INLINE) -> Moved:
+        """Do it. *pipe_fd* is non-blocking."""
+        kept = bytearray()
+
+        def step(done: int) -> int:
+            data = os.read(pipe_fd, min(READ_BYTES, self.limit - done))
+            if len(data) >= self.keep:
+                kept[:] = data[-self.keep :]
+            else:
+                kept.extend(data)
+                del kept[: -self.keep]
+            return len(data)
+
+        moved = _repeat(step, pipe_fd, self.limit, patience)
+        return Moved(moved.count, moved.end, moved.errno, bytes(kept))
+
+
+def _repeat(
+    step: Callable[[int], int], pipe_fd: int, limit: int, patience: Patience
+) -> Moved:
+    deadline = time.monotonic() + patience.total_s if patience.total_s else None
+    done = 0
+    while done < limit:
+        try:
+            count = step(done)
+        except BlockingIOError:
+            if not patience.idle_s or not _wait_readable(pipe_fd, patience.idle_s):
+                return Moved(done, End.EMPTY)
+            count = -1
+        except OSError as error:
+            return Moved(done, End.FAILED, error.errno or 0)
+        if count == 0:
+            return Moved(done, End.EOF)
+        done += max(count, 0)
+        if deadline is not None and time.monotonic() >= deadline:
+            break
+    return Moved(done, End.BOUND)
+
+
+def _wait_readable(fd: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
