@@ -1,0 +1,292 @@
+"""From a command's pipes into its stores, fairly and without ever being in the way.
+
+Theory of operation. One drain a stream, and it alone reads and closes its
+descriptor. It sleeps in epoll until the pipe has bytes, takes a bounded number of
+them in the daemon's own thread and yields. A stream that keeps coming (`_Pace`) is
+moved by one of a few worker threads instead, a slice at a time and first come, first
+served: one splice can block for tens of milliseconds, and the daemon's thread has
+other callers to answer. A stream that falls silent comes back.
+
+Cancelled, a drain ends after the slice that is under way; the store has taken in all
+that left the pipe, and the rest is still there. `Drains` waits for the streams of one
+command no longer than the grace: a grandchild that holds a pipe cannot hang a call.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from bashd.daemon.transfer import READ_BYTES, End, Moved, Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from bashd.daemon.output import StreamStore
+
+TURN_BYTES = 256 * 1024
+"""Bytes taken before others have their turn: about 100 µs of copying."""
+
+_SLICE_BYTES = 8 * 1024 * 1024
+_SLICE = Patience(total_s=0.05, idle_s=0.02)
+"""A worker's slice: long enough to make its hand-over cheap, short enough that a
+cancelled drain and the next stream in the queue wait no longer than one blink."""
+
+_HEAVY_BYTES = 1024 * 1024
+_HEAVY_WINDOW_S = 0.25
+"""Faster than 4 MiB/s is heavy. A command that prints a little never gets there."""
+
+_WORKERS = 2
+"""Worker threads for all heavy streams. Disks and pipes are the bottleneck, not
+threads; two let one stream go on while another waits for the disk."""
+
+_SINK_BYTES_PER_TURN = 1024 * 1024
+_SINK_PAUSE_S = 0.1
+"""A sink takes at most 10 MiB/s: a writer nobody listens to may go on, slowly."""
+
+_turns: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("turns")
+_THREADS = trio.CapacityLimiter(math.inf)
+"""Who has a turn has a thread; the daemon's other thread work cannot hold it up."""
+
+
+class _Pace:
+    """Tells streams that keep coming from those that say something."""
+
+    def __init__(self) -> None:
+        self._since_s = 0.0
+        self._bytes = 0
+
+    def is_heavy(self, more_bytes: int) -> bool:
+        now_s = trio.current_time()
+        if now_s - self._since_s > _HEAVY_WINDOW_S:
+            self._since_s, self._bytes = now_s, 0
+        self._bytes += more_bytes
+        return self._bytes > _HEAVY_BYTES
+
+
+async def drain(
+    fd: int,
+    store: StreamStore,
+    *,
+    on_bytes: Callable[[bytes], None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+    turn_bytes: int = TURN_BYTES,
+) -> None:
+    """Move everything from a pipe into *store* until its end.
+
+    Args:
+        fd: Read end; closed exactly once, however this ends.
+        store: Where the bytes go.
+        on_bytes: Called with each piece as it comes; every byte then passes through
+            memory, so it goes with a store that is kept there.
+        on_progress: Called after each turn that moved something.
+        turn_bytes: Most bytes taken before other work has its turn.
+    """
+    try:
+        stream = _Stream(
+            fd,
+            store,
+            on_bytes=on_bytes,
+            on_progress=on_progress,
+            turn_bytes=turn_bytes,
+        )
+        await stream.to_end()
+    finally:
+        os.close(fd)
+
+
+class _Stream:
+    """One pipe on its way into one store."""
+
+    def __init__(
+        self,
+        fd: int,
+        store: StreamStore,
+        *,
+        on_bytes: Callable[[bytes], None] | None = None,
+        on_progress: Callable[[], None] | None = None,
+        turn_bytes: int = TURN_BYTES,
+    ) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._store = store
+        self._on_bytes = on_bytes
+        self._on_progress = on_progress
+        self._turn_bytes = turn_bytes
+
+    async def to_end(self) -> None:
+        pace = _Pace()
+        while True:
+            await trio.lowlevel.wait_readable(self._fd)
+            moved, ended = self.take(self._turn_bytes)
+            if ended:
+                return
+            if self._on_bytes is None and pace.is_heavy(moved):
+                if await self._while_heavy():
+                    return
+                pace = _Pace()
+
+    def take(self, limit: int) -> tuple[int, bool]:
+        """Take what is there, at most *limit* bytes; also say if that was the end."""
+        moved = 0
+        while moved < limit:
+            try:
+                count = self._step(limit - moved)
+            except BlockingIOError:
+                break
+            if not count:
+                self._tell(moved)
+                return moved, True
+            moved += count
+        self._tell(moved)
+        return moved, False
+
+    def _step(self, limit: int) -> int:
+        if self._on_bytes is None:
+            return self._store.splice_from(self._fd, limit)
+        data = os.read(self._fd, min(limit, READ_BYTES))
+        self._store.write(data)
+        if data:
+            self._on_bytes(data)
+        return len(data)
+
+    def _tell(self, moved: int) -> None:
+        if moved and self._on_progress is not None:
+            self._on_progress()
+
+    def sweep(self) -> bool:
+        """Take what lies in the pipe now; True if that was its end."""
+        # No more than the pipe can hold: a writer may be filling it again.
+        _, ended = self.take(fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ))
+        return ended
+
+    async def _while_heavy(self) -> bool:
+        """Let workers move the stream until it falls silent; True at its end."""
+        while True:
+            async with _heavy_turns():
+                move = self._store.begin(_SLICE_BYTES)
+                if move is None:
+                    return False  # kept in memory, piece by piece
+                moved = Moved(0, End.EMPTY)
+                # Shielded: what leaves the pipe has to reach the store.
+                with trio.CancelScope(shield=True):
+                    moved = await trio.to_thread.run_sync(
+                        partial(move.run, self._fd, _SLICE), limiter=_THREADS
+                    )
+                self._store.commit(move, moved)
+            self._tell(moved.count)
+            if moved.end in {End.EOF, End.EMPTY}:
+                return moved.end is End.EOF
+
+
+def _heavy_turns() -> trio.CapacityLimiter:
+    try:
+        return _turns.get()
+    except LookupError:
+        limiter = trio.CapacityLimiter(_WORKERS)
+        _turns.set(limiter)
+        return limiter
+
+
+class Drains:
+    """The drains of one command, with a bounded wait for their end.
+
+    Args:
+        nursery: Where they run; must outlive the command.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._stops: list[trio.CancelScope] = []
+        self._running = 0
+        self._all_ended = trio.Event()
+        self._left_open: list[int] = []
+
+    def start(
+        self,
+        fd: int,
+        store: StreamStore,
+        *,
+        on_bytes: Callable[[bytes], None] | None = None,
+        on_progress: Callable[[], None] | None = None,
+    ) -> None:
+        """Start draining; arguments as for `drain`, *fd* is owned from here on."""
+        self._running += 1
+        stream = _Stream(fd, store, on_bytes=on_bytes, on_progress=on_progress)
+        # Made here: `finish` may come before the drain has had its first turn.
+        stop = trio.CancelScope()
+        self._stops.append(stop)
+        self._nursery.start_soon(self._run, fd, stream, stop)
+
+    async def _run(self, fd: int, stream: _Stream, stop: trio.CancelScope) -> None:
+        still_open = False
+        try:
+            with stop:
+                await stream.to_end()
+            if stop.cancelled_caught:
+                still_open = not stream.sweep()
+        finally:
+            if still_open:
+                self._left_open.append(fd)
+            else:
+                os.close(fd)
+            self._running -= 1
+            if not self._running:
+                self._all_ended.set()
+
+    async def finish(self, grace_s: float) -> list[int]:
+        """Wait for the end of all streams, but no longer than *grace_s* seconds.
+
+        What lay in a pipe when the grace was over is taken in; after that the stores
+        change no more.
+
+        Returns:
+            The read ends that somebody still writes to, now the caller's: close
+            them, and a writer meets SIGPIPE; give them to `sink`, and it goes on.
+        """
+        if self._running:
+            with trio.move_on_after(grace_s):
+                await self._all_ended.wait()
+            for stop in self._stops:
+                stop.cancel()
+            # Shielded: it takes a slice at most, and no descriptor is left behind.
+            with trio.CancelScope(shield=True):
+                await self._all_ended.wait()
+        left_open, self._left_open = self._left_open, []
+        return left_open
+
+
+async def sink(fd: int) -> None:
+    """Let the writers of a settled command go on, slowly, into nowhere.
+
+    A background child that logs to the stdout it inherited would die of SIGPIPE if
+    its reader went away with the shell.
+
+    Args:
+        fd: Read end; closed at its end or on cancellation.
+    """
+    try:
+        os.set_blocking(fd, False)
+        while True:
+            await trio.lowlevel.wait_readable(fd)
+            if _swallow(fd):
+                return
+            await trio.sleep(_SINK_PAUSE_S)
+    finally:
+        os.close(fd)
+
+
+def _swallow(fd: int) -> bool:
+    """Take a turn's worth of bytes; True at the end of the pipe."""
+    for _ in range(_SINK_BYTES_PER_TURN // READ_BYTES):
+        try:
+            if not os.read(fd, READ_BYTES):
+                return True
+        except BlockingIOError:
+            break
+    return False
