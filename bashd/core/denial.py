@@ -90,7 +90,7 @@ def _judge(
                 path is not None and any(is_below(path, mask) for mask in masks)
             )
         if counts:
-            return Denial(path, _operation(lowered, words), "stderr")
+            return Denial(path, _operation(lowered[:at], words), "stderr")
     return None
 
 

@@ -1,18 +1,30 @@
-"""``exec.start``: tasks that outlive the call and the client that started them."""
+"""``exec.start``: tasks that outlive the call, the client and the daemon."""
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from dataclasses import dataclass, replace
 
 import trio
 
 from bashd.core.errors import BashdError, LimitError, SandboxUnavailableError
 from bashd.core.model import SandboxFacts, TaskStatus
-from bashd.daemon.execution import Command, Execution, feed, stdin_pipe
+from bashd.daemon import recall
+from bashd.daemon.cell import Spare
+from bashd.daemon.cells import BuiltCell
+from bashd.daemon.execution import (
+    Command,
+    Execution,
+    Started,
+    feed,
+    judge,
+    stdin_pipe,
+)
 from bashd.daemon.output import StreamStore
-from bashd.daemon.run import Ended, Stop
+from bashd.daemon.records import Records
+from bashd.daemon.run import KILL, Ended, Stop, drive
 from bashd.daemon.session import Session
 from bashd.daemon.task import Task, TaskTable, host_pid
 
@@ -23,13 +35,15 @@ _NEVER_RAN = Ended(None, None, None, 0, 0, 0, lost=True)
 
 @dataclass(slots=True)
 class Background:
-    """Starts tasks in the service's nursery and settles them."""
+    """Starts tasks in the service's nursery, settles them and keeps their records."""
 
     execution: Execution
     tasks: TaskTable
+    records: Records
     nursery: trio.Nursery
     max_tasks: int
     """Running tasks per user."""
+    grace_s: float
 
     def start(
         self,
@@ -64,7 +78,9 @@ class Background:
             stdout=stores[0],
             stderr=stores[1],
             stop=Stop(),
+            deadline_at=None if deadline_s is None else time.time() + deadline_s,
         )
+        self.records.save_counters(self.tasks.counters)
         self.tasks.add(task)
         session.active += 1
         self.nursery.start_soon(self._see_through, task, command, deadline_s, stdin)
@@ -77,12 +93,11 @@ class Background:
         deadline_s: float | None,
         stdin: trio.abc.ReceiveChannel[bytes] | None,
     ) -> None:
-        session = task.session
         ended, facts = _NEVER_RAN, None
         read_fd = -1
         try:
             if stdin is not None:
-                read_fd, write_fd = stdin_pipe(session.identity.uid)
+                read_fd, write_fd = stdin_pipe(task.session.identity.uid)
                 command = replace(command, stdin_fd=read_fd)
                 self.nursery.start_soon(feed, write_fd, stdin)
             ended, facts = await self._run(task, command, deadline_s)
@@ -95,19 +110,18 @@ class Background:
         finally:
             if read_fd >= 0:
                 os.close(read_fd)
-            session.active -= 1
-            session.touch()
-            task.stdout.settle()
-            task.stderr.settle()
-            task.settle(ended, facts)
-        if not session.closing:
-            self.tasks.announce(task)
+        self._settle(task, ended, facts)
 
     async def _run(
         self, task: Task, command: Command, deadline_s: float | None
     ) -> tuple[Ended, SandboxFacts | None]:
-        started = await self.execution.start(task.session, command)
-        task.host_pid = host_pid(started.spare.pidfd)
+        def announce(started: Started) -> None:
+            task.cell_id = started.slot.cell_id
+            task.serial = started.spare.serial
+            task.host_pid = host_pid(started.spare.pidfd)
+            self.save(task)
+
+        started = await self.execution.start(task.session, command, announce)
         ended, started = await self.execution.run(
             task.session,
             command,
@@ -117,11 +131,36 @@ class Background:
             timeout_s=deadline_s,
             stop=task.stop,
             on_progress=task.notice_progress,
+            announce=announce,
         )
-        if not command.mode.confines:
-            # Full access: foreground says so, a task carries no facts.
-            return ended, None
-        return ended, self.execution.judge(command, started, ended, task.stderr)
+        return ended, _facts(started.slot.built, ended, task)
+
+    def save(self, task: Task) -> None:
+        """Keep the task's record up to date."""
+        self.records.save_task(
+            task.session.session_id, task.task_id, recall.task_record(task)
+        )
+
+    def _settle(self, task: Task, ended: Ended, facts: SandboxFacts | None) -> None:
+        session = task.session
+        session.active -= 1
+        session.touch()
+        task.stdout.settle()
+        task.stderr.settle()
+        task.settle(ended, facts)
+        if not session.closing:
+            self.tasks.announce(task)
+            self.save(task)
+
+    def list_aborted(self, task: Task, ended: Ended, facts: SandboxFacts) -> None:
+        """List a foreground run that was cut off, so that its output stays readable."""
+        task.foreground = True
+        task.status = TaskStatus.KILLED
+        # Its caller is gone, and no notice was promised.
+        task.announced = True
+        self.tasks.add(task)
+        task.settle(ended, facts)
+        self.save(task)
 
     async def stop_tasks(self, session: Session) -> None:
         """Kill a session's running tasks and wait until each has settled."""
@@ -131,6 +170,53 @@ class Background:
         for task in running:
             await task.done.wait()
 
+    # -- taking over ------------------------------------------------------------------
+
+    def resume(self, task: Task, spare: Spare, built: BuiltCell) -> None:
+        """Go on with a task that its keeper has brought back."""
+        task.host_pid = host_pid(spare.pidfd)
+        self.nursery.start_soon(self._see_resumed, task, spare, built)
+
+    async def _see_resumed(self, task: Task, spare: Spare, built: BuiltCell) -> None:
+        if task.status is TaskStatus.KILLED:
+            # The kill had begun and its ladder died with the daemon.
+            task.stop.request(KILL)
+        left = task.deadline_at
+        ended = await drive(
+            spare,
+            task.stdout,
+            task.stderr,
+            run_id=task.run_id,
+            timeout_s=None if left is None else max(left - time.time(), 0.0),
+            grace_s=self.grace_s,
+            stop=task.stop,
+            on_progress=task.notice_progress,
+        )
+        self._settle(task, ended, _facts(built, ended, task))
+
+    def settle_lost(self, task: Task) -> None:
+        """Settle a task that ran when the daemon died and that nobody brought back."""
+        facts = task.sandbox or SandboxFacts(
+            mode=task.mode, enforcement="partial", runner_failed=True
+        )
+        self._settle(task, _NEVER_RAN, facts)
+
+    def end_stranger(self, spare: Spare) -> None:
+        """End a command that was brought back and that no record knows."""
+
+        async def end() -> None:
+            spare.cell.kill_tree(spare, b"")
+            await spare.exited.wait()
+            spare.cell.release(spare)
+
+        self.nursery.start_soon(end)
+
+
+def _facts(built: BuiltCell, ended: Ended, task: Task) -> SandboxFacts | None:
+    facts = judge(built, ended, task.stderr, task.workdir)
+    # Full access: a foreground result says so, a task carries no facts.
+    return facts if facts.mode.confines else None
+
 
 def _runner_failed(command: Command) -> SandboxFacts:
     return SandboxFacts(
@@ -139,10 +225,3 @@ def _runner_failed(command: Command) -> SandboxFacts:
         runner=command.runner,
         runner_failed=True,
     )
-
-
-def list_aborted(task: Task, ended: Ended, facts: SandboxFacts | None) -> None:
-    """Mark a foreground run that was cut off, so that its output stays readable."""
-    task.foreground = True
-    task.status = TaskStatus.KILLED
-    task.settle(ended, facts)

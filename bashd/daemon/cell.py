@@ -23,6 +23,7 @@ import subprocess
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
@@ -52,6 +53,9 @@ class CellSpec:
     expect_uid: int
     mode: str
     runner: str
+    cell_id: str = ""
+    home_fd: int = -1
+    """O_PATH folder from which the launcher dials home; not closed here."""
     pass_fds: tuple[int, ...] = ()
     """Descriptors the runner needs (namespaces, bound folders); not closed here."""
 
@@ -64,15 +68,17 @@ class Spare:
         "stderr_fd", "stdout_fd", "wake",
     )  # fmt: skip
 
-    def __init__(self, cell: Cell, serial: int, fds: list[int]) -> None:
+    def __init__(
+        self, cell: Cell, serial: int, fds: list[int], request: socket.socket | None
+    ) -> None:
         self.cell = cell
         self.serial = serial
-        self.request = socket.socket(fileno=fds[0])
-        self.request.setblocking(False)
-        self.stdout_fd = fds[1]
-        self.stderr_fd = fds[2]
-        self.pidfd = fds[3]
-        for fd in fds[1:3]:
+        self.request = request
+        """None for an adopted command: it runs already."""
+        if request is not None:
+            request.setblocking(False)
+        self.stdout_fd, self.stderr_fd, self.pidfd = fds
+        for fd in fds[:2]:
             os.set_blocking(fd, False)
         self.exited = trio.Event()
         self.wake = trio.Event()
@@ -84,6 +90,8 @@ class Spare:
 
     def send(self, request: wire.Request, stdin_fd: int | None, script: bytes | None) -> None:
         """Hand over the command. Raises `OSError` if the spare is gone."""
+        if self.request is None:
+            raise BrokenPipeError
         fds: list[int] = []
         owned: list[int] = []
         message = request.encode()
@@ -108,6 +116,8 @@ class Spare:
     def outcome(self) -> wire.Failed | bool:
         """Say how far it came: True when bash was started, the failed step, or False
         when nothing proves that anything ran. Only meaningful once it has ended."""
+        if self.request is None:
+            return True
         try:
             message, fds = receive(self.request, 0)
         except OSError:
@@ -133,19 +143,51 @@ class Spare:
 
     def close(self) -> None:
         """Release what is left; pipes that a drain took over are -1 by then."""
-        self.request.close()
+        if self.request is not None:
+            self.request.close()
         for fd in (self.stdout_fd, self.stderr_fd, self.pidfd):
             if fd >= 0:
                 os.close(fd)
         self.stdout_fd = self.stderr_fd = self.pidfd = -1
 
 
-class Cell:
-    """A live cell. Created by `open_cell`; ends with `end` or by itself."""
+class RunnerProcess(Protocol):
+    """The first process of a cell on the host: ours, or one we adopted."""
 
-    def __init__(self, spec: CellSpec, control: socket.socket, process: trio.Process, hello: wire.Hello) -> None:
-        self.spec = spec
-        self.hello = hello
+    pid: int
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status; None while it lives."""
+        ...
+
+    async def wait(self) -> int:
+        """Wait for its end."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
+
+
+class Cell:
+    """A live cell. Made by `open_cell` or by adoption; ends with `end` or by itself.
+
+    Args:
+        spec_mode: Mode of the commands in it.
+        control: The daemon's end of the wire, non-blocking.
+        process: Whose end is the end of the cell.
+    """
+
+    def __init__(
+        self,
+        spec_mode: str,
+        control: socket.socket,
+        process: RunnerProcess,
+        cell_id: str = "",
+    ) -> None:
+        self.mode = spec_mode
+        self.cell_id = cell_id
         self.process = process
         self.lost = False
         """No further command may be started here."""
@@ -199,6 +241,15 @@ class Cell:
         self._known.pop(spare.serial, None)
         self.last_used = trio.current_time()
         spare.close()
+
+    def mark_task(self, spare: Spare) -> None:
+        """Have the launcher keep this command through a death of the daemon."""
+        self._send(wire.pack(wire.TASK, b"%d" % spare.serial))
+
+    def adopt(self, spare: Spare) -> None:
+        """Take in a command that a keeper held through our predecessor's death."""
+        self._known[spare.serial] = spare
+        self.running[spare.serial] = spare
 
     # -- signals ----------------------------------------------------------------
 
@@ -276,7 +327,7 @@ class Cell:
         except wire.WireError:
             _close_all(fds)
             raise
-        spare = Spare(self, ready.serial, fds)
+        spare = Spare(self, ready.serial, fds[1:], socket.socket(fileno=fds[0]))
         self._known[ready.serial] = spare
         self._spares.append(spare)
         self._asked = max(self._asked - 1, 0)
@@ -341,7 +392,7 @@ async def open_cell(spec: CellSpec, hello_timeout_s: float = _HELLO_TIMEOUT_S) -
         process = await _start(argv, (*fds, theirs.fileno(), *spec.pass_fds), said)
         theirs.close()
         try:
-            hello = await _shake_hands(spec, ours, process, hello_timeout_s, owned)
+            await _shake_hands(spec, ours, process, hello_timeout_s, owned)
         except BaseException as error:
             process.kill()
             ours.close()
@@ -356,7 +407,7 @@ async def open_cell(spec: CellSpec, hello_timeout_s: float = _HELLO_TIMEOUT_S) -
     finally:
         theirs.close()
         _close_all([*owned, said])
-    return Cell(spec, ours, process, hello)
+    return Cell(spec.mode, ours, process, spec.cell_id)
 
 
 def _command_line(spec: CellSpec, control_fd: int, owned: list[int]) -> tuple[list[str], list[int]]:
@@ -393,13 +444,15 @@ async def _start(argv: list[str], fds: tuple[int, ...], said: int) -> trio.Proce
 
 async def _shake_hands(
     spec: CellSpec, control: socket.socket, process: trio.Process, timeout_s: float, owned: list[int]
-) -> wire.Hello:
-    config = [sealed_memfd("config", json.dumps(spec.settings).encode())]
-    if spec.program:
-        config.append(sealed_memfd("seccomp", spec.program))
+) -> None:
+    config = [
+        sealed_memfd("config", json.dumps(spec.settings).encode()),
+        sealed_memfd("seccomp", spec.program),
+    ]
     owned += config
+    home = [spec.home_fd] if spec.home_fd >= 0 else []
     try:
-        socket.send_fds(control, [wire.CONFIG], config)
+        socket.send_fds(control, [wire.CONFIG], config + home)
     except OSError as error:
         raise RunnerFailedError("the runner ended before it was configured") from error
     with trio.move_on_after(timeout_s) as scope:
@@ -417,7 +470,6 @@ async def _shake_hands(
     except (OSError, wire.WireError) as error:
         raise RunnerFailedError(f"bad hello: {error}") from error
     _check_hello(spec, hello)
-    return hello
 
 
 def _check_hello(spec: CellSpec, hello: wire.Hello) -> None:

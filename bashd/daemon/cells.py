@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import resource
+import secrets
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,10 @@ BWRAP = "bwrap"
 LANDLOCK = "landlock"
 
 
+def _nothing() -> None:
+    return None
+
+
 class CellKey(NamedTuple):
     """Everything that makes one cell of a session different from another."""
 
@@ -43,11 +48,26 @@ class CellKey(NamedTuple):
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class BuiltCell:
+    """What has to be known of a cell to judge its commands, or to have it back."""
+
+    secret: str
+    """Proves the keeper when it dials home; in memory and in the session's record."""
+    mode: str
+    runner: str | None
+    gaps: tuple[str, ...]
+    masked: tuple[str, ...]
+    protected: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class Slot:
     """A cell and what it was built from."""
 
+    cell_id: str
     cell: Cell
+    built: BuiltCell
     plan: Plan
     survey: Survey
     stamp: Stamp
@@ -76,6 +96,16 @@ class Tools:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where keepers dial when their daemon has died."""
+
+    folder_fd: int
+    """O_PATH descriptor of the folder with the adoption socket."""
+    name: str
+    orphan_timeout_s: float
+
+
 @dataclass(slots=True)
 class Environment:
     """What all cells of the daemon share."""
@@ -85,6 +115,8 @@ class Environment:
     spawn: Callable[[Cell], None]
     """Runs `Cell.pump` in the daemon's nursery."""
     spares: int
+    home: Home | None = None
+    """How keepers find a new daemon; None: cells end with this one."""
 
 
 @dataclass(slots=True)
@@ -97,6 +129,10 @@ class SessionCells:
     network: SessionNetwork
     slots: dict[CellKey, Slot] = field(default_factory=dict)
     retired: list[Cell] = field(default_factory=list)
+    built: dict[str, BuiltCell] = field(default_factory=dict)
+    """By cell id: what a record needs of every cell that may hold a task."""
+    on_change: Callable[[], None] = _nothing
+    """Called when *built* has changed."""
     building: dict[CellKey, trio.Lock] = field(default_factory=dict)
 
     async def obtain(
@@ -162,10 +198,45 @@ class SessionCells:
             stamp, found = (), survey.look(replace(question, masked=(), protected=()))
         plan = self._plan(key, policy, found)
         await folders.make_nested(self.places, plan.nested_points, self.identity)
-        cell = await open_cell(await self._spec(key, policy, plan))
+        cell_id = secrets.token_hex(8)
+        built = BuiltCell(
+            secret=secrets.token_hex(16),
+            mode=str(key.mode),
+            runner=key.runner,
+            gaps=plan.gaps,
+            masked=tuple(path for path, _ in found.found.masks),
+            protected=(
+                *(path for path, _ in found.found.protected),
+                *found.found.anchors,
+            ),
+        )
+        spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))
+        cell = await open_cell(spec)
         self.environment.spawn(cell)
         cell.ask_for_spares(self.environment.spares)
-        return Slot(cell, plan, found, stamp, generation, root)
+        self._forget_ended()
+        self.built[cell_id] = built
+        self.on_change()
+        return Slot(cell_id, cell, built, plan, found, stamp, generation, root)
+
+    def _forget_ended(self) -> None:
+        live = {slot.cell_id for slot in self.slots.values() if not slot.cell.lost}
+        busy = {cell.cell_id for cell in self.retired if not cell.lost}
+        for cell_id in list(self.built):
+            if cell_id not in live | busy:
+                del self.built[cell_id]
+
+    def _home(self, cell_id: str, secret: str) -> dict[str, object] | None:
+        home = self.environment.home
+        if home is None:
+            return None
+        return {
+            "name": home.name,
+            "uid": os.geteuid(),
+            "cell": cell_id,
+            "secret": secret,
+            "timeout_s": home.orphan_timeout_s,
+        }
 
     def _plan(self, key: CellKey, policy: Policy, found: Survey) -> Plan:
         abi = self.environment.tools.abi
@@ -192,7 +263,13 @@ class SessionCells:
             list_folder=_list_folder,
         )
 
-    async def _spec(self, key: CellKey, policy: Policy, plan: Plan) -> CellSpec:
+    async def _spec(
+        self,
+        key: CellKey,
+        policy: Policy,
+        plan: Plan,
+        home: dict[str, object] | None,
+    ) -> CellSpec:
         tools = self.environment.tools
         confined = key.mode.confines
         network = await self.network.prepare(policy.network if confined else "host")
@@ -204,6 +281,7 @@ class SessionCells:
             "landlock_log": tools.abi >= _LOG_ABI,
             "mounts": [_expected(path, source) for path, source in plan.stand_ins],
             "bash": tools.bash,
+            "home": home,
         }
         program = b""
         if confined:
@@ -233,6 +311,10 @@ class SessionCells:
             expect_uid=self.identity.uid,
             mode=str(key.mode),
             runner=key.runner or "none",
+            home_fd=-1
+            if self.environment.home is None
+            else self.environment.home.folder_fd,
+            cell_id="" if home is None else str(home["cell"]),
             pass_fds=network.fds,
         )  # fmt: skip
 

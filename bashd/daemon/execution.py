@@ -23,7 +23,7 @@ from bashd.core.output import decode
 from bashd.core.policy import Policy
 from bashd.daemon import survey
 from bashd.daemon.cell import Spare
-from bashd.daemon.cells import LANDLOCK, Slot, rlimits
+from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot, rlimits
 from bashd.daemon.identity import run_as
 from bashd.daemon.output import StreamStore
 from bashd.daemon.run import Ended, Stop, drive
@@ -132,8 +132,19 @@ class Execution:
             session_log=None if session.anonymous else session.log.path,
         )
 
-    async def start(self, session: Session, command: Command) -> Started:
+    async def start(
+        self,
+        session: Session,
+        command: Command,
+        announce: Callable[[Started], None] | None = None,
+    ) -> Started:
         """Find a cell and hand the command to one of its spares.
+
+        Args:
+            session: Whose cells.
+            command: What to run.
+            announce: For a task, called just before the command is handed over; its
+                cell keeps it through a death of the daemon.
 
         Raises:
             StartError: The working folder is not usable.
@@ -147,6 +158,10 @@ class Execution:
             except RunnerFailedError:
                 session.cells.discard(slot.cell)
                 continue
+            started = Started(spare, slot, workdir)
+            if announce is not None:
+                slot.cell.mark_task(spare)
+                announce(started)
             try:
                 self._send(spare, command, workdir)
             except OSError:
@@ -154,7 +169,7 @@ class Execution:
                 slot.cell.release(spare)
                 continue
             slot.cell.ask_for_spares(self._config.daemon.spares)
-            return Started(spare, slot, workdir)
+            return started
         raise unavailable(command.mode, "the cell keeps ending before a command starts")
 
     async def _obtain(self, session: Session, command: Command) -> Slot:
@@ -212,6 +227,7 @@ class Execution:
         timeout_s: float | None,
         stop: Stop,
         on_progress: Callable[[], None] | None = None,
+        announce: Callable[[Started], None] | None = None,
     ) -> tuple[Ended, Started]:
         """See a command through; starts it again where nothing of it had run.
 
@@ -235,7 +251,7 @@ class Execution:
                 return ended, started
             self._raise_unless_retry(session, started, outcome, command)
             if attempt + 1 < _STARTS:
-                started = await self.start(session, command)
+                started = await self.start(session, command, announce)
         raise unavailable(command.mode, "the command's process ends before it starts")
 
     def _raise_unless_retry(
@@ -256,42 +272,39 @@ class Execution:
             raise StartError(f"spawn failed: cannot execute bash: {outcome.reason}")
         raise RunnerFailedError(f"step {outcome.step} failed: {outcome.reason}")
 
-    # -- what it meant --------------------------------------------------------------
 
-    def judge(
-        self, command: Command, started: Started, ended: Ended, stderr: StreamStore
-    ) -> SandboxFacts:
-        """Say how the command was confined and whether that refused it anything."""
-        if not command.mode.confines:
-            return SandboxFacts(mode=command.mode)
-        plan, found = started.slot.plan, started.slot.survey.found
-        if ended.lost:
-            return SandboxFacts(
-                mode=command.mode,
-                enforcement=_enforcement(plan.gaps),
-                runner=command.runner,
-                runner_failed=True,
-            )
-        verdict, denials = classify(
-            exit_code=ended.exit_code,
-            stderr=decode(stderr.tail()),
-            runner=command.runner,
-            masked=[path for path, _ in found.masks],
-            protected=[path for path, _ in found.protected] + list(found.anchors),
-            cwd=started.workdir.path,
-        )
+
+def judge(
+    built: BuiltCell, ended: Ended, stderr: StreamStore, workdir: str
+) -> SandboxFacts:
+    """Say how a command was confined and whether that refused it anything."""
+    mode = Mode(built.mode)
+    if not mode.confines:
+        return SandboxFacts(mode=mode)
+    enforcement = "partial" if built.gaps else "full"
+    if ended.lost:
         return SandboxFacts(
-            mode=command.mode,
-            denied=verdict in (Verdict.DENIED, Verdict.SUSPECTED),
-            verdict=verdict,
-            enforcement=_enforcement(plan.gaps),
-            runner=command.runner,
-            denials=denials,
+            mode=mode,
+            enforcement=enforcement,
+            runner=built.runner,
+            runner_failed=True,
         )
-
-
-def _enforcement(gaps: tuple[str, ...]) -> str:
-    return "partial" if gaps else "full"
+    verdict, denials = classify(
+        exit_code=ended.exit_code,
+        stderr=decode(stderr.tail()),
+        runner=built.runner,
+        masked=built.masked,
+        protected=built.protected,
+        cwd=workdir,
+    )
+    return SandboxFacts(
+        mode=mode,
+        denied=verdict in (Verdict.DENIED, Verdict.SUSPECTED),
+        verdict=verdict,
+        enforcement=enforcement,
+        runner=built.runner,
+        denials=denials,
+    )
 
 
 def usage(ended: Ended) -> Usage:

@@ -14,6 +14,7 @@ to, then given to the peer; everything below it is made with the peer's own righ
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from dataclasses import dataclass
@@ -56,10 +57,11 @@ class DaemonFolders:
 
 
 def prepare(state_dir: Path, socket_dir: Path) -> DaemonFolders:
-    """Make the daemon's folders and install the launcher's code.
+    """Make the daemon's folders, lock them and install the launcher's code.
 
     Raises:
-        HostError: The state folder cannot be made, or others may write to it.
+        HostError: The state folder cannot be made, others may write to it, or another
+            daemon works in it.
     """
     try:
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -73,6 +75,7 @@ def prepare(state_dir: Path, socket_dir: Path) -> DaemonFolders:
             )
         # Peers of a root daemon pass through, to their own session; they cannot list.
         state_dir.chmod(0o711 if os.geteuid() == 0 else 0o700)
+        _lock(state_dir)
         sessions = state_dir / "sessions"
         sessions.mkdir(mode=0o711, exist_ok=True)
         sessions.chmod(0o711)
@@ -88,6 +91,19 @@ def prepare(state_dir: Path, socket_dir: Path) -> DaemonFolders:
     except OSError as error:
         raise HostError(f"cannot set up the state folder {state_dir}: {error}") from error
     return DaemonFolders(state_dir, socket_dir.resolve(), lib_dir)
+
+
+def _lock(state_dir: Path) -> None:
+    """Hold the folder for as long as this process lives."""
+    fd = os.open(state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(fd)
+        raise HostError(
+            f"another daemon works in {state_dir}; give this one its own with"
+            " [daemon] state_dir in its configuration"
+        ) from error
 
 
 async def make_session(places: Places, identity: Identity) -> None:

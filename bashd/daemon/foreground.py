@@ -15,7 +15,14 @@ import trio
 from bashd.core.errors import AbortedError, BashdError, RunnerFailedError
 from bashd.core.model import RunResult, SandboxFacts
 from bashd.daemon.call import Call
-from bashd.daemon.execution import Command, Execution, feed, stdin_pipe, usage
+from bashd.daemon.execution import (
+    Command,
+    Execution,
+    feed,
+    judge,
+    stdin_pipe,
+    usage,
+)
 from bashd.daemon.output import StreamStore
 from bashd.daemon.run import ABORT, TIMEOUT, Ended, Stop
 from bashd.daemon.session import Session
@@ -156,7 +163,7 @@ class Foreground:
                 "the cell broke while the command ran:"
                 f" {started.spare.cell.diagnosis()}; the next call gets a fresh one"
             )
-        facts = self.execution.judge(command, started, ended, stderr)
+        facts = judge(started.slot.built, ended, stderr, started.workdir.path)
         result = RunResult(
             exit_code=ended.exit_code,
             signal=ended.signal,

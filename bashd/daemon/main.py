@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import grp
+import hashlib
 import logging
 import os
 import pwd
@@ -25,6 +26,7 @@ import trio
 from bashd.core.errors import BashdError, ConfigError, HostError
 from bashd.core.places import SYSTEM_SOCKET, state_folder, user_socket
 from bashd.daemon import folders, journal, process, trust
+from bashd.daemon.adoption import AdoptionSocket
 from bashd.daemon.configuration import load_config
 from bashd.daemon.credentials import units_of
 from bashd.daemon.lifecycle import Life, live
@@ -144,15 +146,18 @@ def _run(options: Options, ready: Readiness) -> bool:
     config = _load(options)
     listener = _listen(options, config, passed)
     try:
-        state_dir = config.daemon.state_dir or state_folder(
-            os.environ, uid=os.geteuid(), home=_home()
-        )
+        state_dir = config.daemon.state_dir or _default_state(listener.path)
         places = folders.prepare(Path(state_dir), Path(listener.path).parent)
+        adoption = AdoptionSocket(
+            Path(f"{listener.path}.adopt"),
+            _group(config) if config.daemon.group else listener.gid,
+        )
         return trio.run(
             partial(
                 *(_serve, options, config),
                 listener=listener,
                 places=places,
+                adoption=adoption,
                 notifier=notifier,
                 ready=ready,
             )
@@ -168,10 +173,11 @@ async def _serve(
     *,
     listener: Listener,
     places: folders.DaemonFolders,
+    adoption: AdoptionSocket,
     notifier: Notifier,
     ready: Readiness,
 ) -> bool:
-    service = Service(config, places)
+    service = Service(config, places, adoption=adoption)
     server = Server(
         listener.socket,
         service,
@@ -224,6 +230,15 @@ def _default_socket() -> str:
     if uid == 0:
         return SYSTEM_SOCKET
     return user_socket(os.environ, uid=uid, home=_home(), owner_of=_owner_of)
+
+
+def _default_state(socket_path: str) -> str:
+    """Return the state folder; daemons on other sockets have one each inside it."""
+    base = state_folder(os.environ, uid=os.geteuid(), home=_home())
+    if socket_path == _default_socket():
+        return base
+    digest = hashlib.sha256(os.fsencode(socket_path)).hexdigest()[:12]
+    return f"{base}/at-{digest}"
 
 
 def _owner_of(folder: str) -> int | None:

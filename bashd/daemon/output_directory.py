@@ -22,7 +22,7 @@ from bashd.core.errors import HostError
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a FIFO planted under our name must not hold the daemon up.
 _FILE_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_NAME = re.compile(r"bashd-\d+-\d+-[0-9a-f]{12}-(stdout|stderr)\.log")
+_NAME = re.compile(r"bashd-\d+-\d+-[0-9a-f]{12}-(stdout|stderr)\.log|session\.jsonl")
 
 
 class OutputDirectory:

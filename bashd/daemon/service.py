@@ -28,7 +28,8 @@ from bashd.core.model import ExecRequest, ExecSpec, Mode, RunResult, TaskInfo
 from bashd.core.policy import Policy
 from bashd.core.resolve import resolve_request
 from bashd.daemon.access import ConfinedAs
-from bashd.daemon.background import Background, list_aborted
+from bashd.daemon.adoption import AdoptionSocket
+from bashd.daemon.background import Background
 from bashd.daemon.call import Call, Handler
 from bashd.daemon.cell import Cell
 from bashd.daemon.cells import Environment, Tools
@@ -39,6 +40,8 @@ from bashd.daemon.identity import Identity, run_as
 from bashd.daemon.output import StreamStore
 from bashd.daemon.policies import PolicyStore, User
 from bashd.daemon.probe import probe_runner
+from bashd.daemon.records import Records
+from bashd.daemon.restore import Restore
 from bashd.daemon.run import Stop
 from bashd.daemon.runners import Runners
 from bashd.daemon.session import Session
@@ -66,7 +69,13 @@ _REAP_EVERY_S = 20.0
 class Service:
     """Serves the methods of the protocol; see the module docstring."""
 
-    def __init__(self, config: Config, folders: DaemonFolders) -> None:
+    def __init__(
+        self,
+        config: Config,
+        folders: DaemonFolders,
+        *,
+        adoption: AdoptionSocket | None = None,
+    ) -> None:
         self.config = config
         self.folders = folders
         self.tools = Tools.find(config.sandbox.bwrap_path)
@@ -75,13 +84,17 @@ class Service:
         self._environment = Environment(
             self.tools, self._mounts, self._spawn_pump, config.daemon.spares
         )
-        self.sessions = Sessions(config, folders, self._environment)
+        self._adoption = adoption
+        if adoption is not None:
+            self._environment.home = adoption.home(config.daemon.orphan_timeout_s)
+        self.records = Records(folders.state_dir)
+        self.sessions = Sessions(config, folders, self._environment, self.records)
         self.runners = Runners(
             config.sandbox.runner,
             self._probe,
             config.sandbox.probe_timeout_ms / 1000,
         )
-        self._policies = PolicyStore()
+        self._policies = PolicyStore(ceilings=config.ceilings)
         self._users: dict[str, tuple[User, Ceiling]] = {}
         self.execution = Execution(config, self.runners, self._load_policy)
         self._foreground = Foreground(self.execution)
@@ -102,9 +115,14 @@ class Service:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._background = Background(
-                self.execution, self.tasks, nursery, self.config.limits.tasks
+                self.execution,
+                self.tasks,
+                self.records,
+                nursery,
+                self.config.limits.tasks,
+                self.config.executor.grace_ms / 1000,
             )
-            task_calls = TaskCalls(self.tasks, self.sessions)
+            task_calls = TaskCalls(self.tasks, self.sessions, self._background)
             session_calls = SessionCalls(
                 self.sessions,
                 self.tasks,
@@ -121,6 +139,13 @@ class Service:
                 **task_calls.handlers(),
             }
             self.tasks.on_done(task_calls.announce)
+            restore = Restore(
+                self.records, self.sessions, self.tasks, self._background
+            )
+            await restore.load()
+            if self._adoption is not None:
+                nursery.start_soon(self._adoption.serve, restore.find, restore.take)
+            nursery.start_soon(restore.settle_missing)
             nursery.start_soon(self._reap_for_ever, session_calls)
             task_status.started()
 
@@ -131,6 +156,8 @@ class Service:
                 session.closing = True
                 nursery.start_soon(self._end_session, session)
         self._mounts.close()
+        if self._adoption is not None:
+            self._adoption.close()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
@@ -138,7 +165,7 @@ class Service:
         if self._background is not None:
             await self._background.stop_tasks(session)
         self.tasks.forget(self.tasks.of_session(session))
-        await self.sessions.close(session)
+        await self.sessions.close(session, keep_record=True)
 
     async def _reap_for_ever(self, session_calls: SessionCalls) -> None:
         while True:
@@ -188,7 +215,7 @@ class Service:
     def cell_of(self, pid: int) -> ConfinedAs | None:
         """Return the live cell that holds a process; None if none is known to."""
         leaders = {
-            cell.process.pid: (session.session_id, Mode(cell.spec.mode))
+            cell.process.pid: (session.session_id, Mode(cell.mode))
             for session in self.sessions
             for cell in session.cells.live()
         }
@@ -361,8 +388,8 @@ class Service:
             stderr=run.stderr,
             stop=Stop(),
         )
-        self.tasks.add(task)
-        list_aborted(task, run.ended, run.facts)
+        if self._background is not None:
+            self._background.list_aborted(task, run.ended, run.facts)
 
     # -- policies -----------------------------------------------------------------------
 
@@ -376,7 +403,7 @@ class Service:
             mode = None
         return await run_as(
             session.identity,
-            lambda: self._policies.load(chosen, user, mode=mode, ceiling=ceiling),
+            lambda: self._policies.load(chosen, user, mode=mode),
         )
 
     def _user_of(self, session: Session) -> tuple[User, Ceiling]:

@@ -70,6 +70,7 @@ class SessionCalls:
             )
         session.ambient = dict(params.ambient)
         session.env_removed = params.env_removed
+        self._sessions.save(session)
         try:
             return await self._info(session)
         except BashdError:
@@ -106,6 +107,7 @@ class SessionCalls:
         except NotAllowedError:
             session.mode_override = before
             raise
+        self._sessions.save(session)
         mode = None if params.mode is None else str(params.mode)
         session.log.append({"type": "bash/sandbox-mode", "mode": mode})
         return info

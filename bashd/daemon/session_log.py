@@ -24,7 +24,10 @@ class SessionLog:
 
     def __init__(self, directory: OutputDirectory) -> None:
         self.path = directory.path_of(self.NAME)
-        self._fd = directory.create(self.NAME)
+        try:
+            self._fd = directory.create(self.NAME)
+        except FileExistsError:
+            self._fd = directory.open(self.NAME)
 
     def append(self, event: dict[str, Any]) -> None:
         """Write one event with its time. A full disk costs the line, not the call."""

@@ -5,36 +5,46 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from typing import Any
 
 import trio
 
 from bashd.core.config import Config
 from bashd.core.errors import InvalidParamsError, LimitError, UnknownSessionError
 from bashd.core.model import Mode
-from bashd.daemon import survey
+from bashd.daemon import recall, survey
 from bashd.daemon.cells import Environment, SessionCells
 from bashd.daemon.folders import DaemonFolders, make_session, remove_session
 from bashd.daemon.identity import Identity, run_as
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.output import OutputBudget, OutputDirectory
+from bashd.daemon.records import Records
 from bashd.daemon.session import Session
 from bashd.daemon.session_log import SessionLog
 
 _CLOSE_TIMEOUT_S = 30.0
+
+DefaultKey = tuple[int, str, bool]
+"""uid, canonical folder, and whether it is for callers without a session."""
 
 
 class Sessions:
     """All sessions of the daemon."""
 
     def __init__(
-        self, config: Config, folders: DaemonFolders, environment: Environment
+        self,
+        config: Config,
+        folders: DaemonFolders,
+        environment: Environment,
+        records: Records,
     ) -> None:
         self._config = config
+        self._records = records
         self._folders = folders
         self._environment = environment
         self._by_id: dict[str, Session] = {}
-        self._defaults: dict[tuple[int, str], Session] = {}
-        self._opening: dict[tuple[int, str], trio.Lock] = {}
+        self._defaults: dict[DefaultKey, Session] = {}
+        self._opening: dict[DefaultKey, trio.Lock] = {}
         self._budget = OutputBudget(config.limits.output_bytes)
 
     def __iter__(self) -> Iterator[Session]:
@@ -66,7 +76,7 @@ class Sessions:
     ) -> Session:
         """Return the caller's default session for *cwd*, opened on first use."""
         path = (await run_as(identity, lambda: survey.find_workdir(cwd))).path
-        key = (identity.uid, path + ("\0" if anonymous else ""))
+        key = (identity.uid, path, anonymous)
         session = self._defaults.get(key)
         if session is not None and not session.closing:
             return session
@@ -77,6 +87,7 @@ class Sessions:
                 session.is_default = True
                 session.anonymous = anonymous
                 self._defaults[key] = session
+                self.save(session)
         self._opening.pop(key, None)
         return session
 
@@ -104,6 +115,7 @@ class Sessions:
         session.approval = approval or self._config.approval.policy
         if mode is not None:
             session.log.append({"type": "bash/sandbox-mode", "mode": str(mode)})
+        self.save(session)
         return session
 
     async def _open(self, identity: Identity, path: str) -> Session:
@@ -113,7 +125,9 @@ class Sessions:
                 f"{limit} sessions are open for this user; close one with"
                 " `bashd session close ID`, or raise [limits] sessions"
             )
-        session_id = "s-" + secrets.token_hex(16)
+        return await self._make("s-" + secrets.token_hex(16), identity, path)
+
+    async def _make(self, session_id: str, identity: Identity, path: str) -> Session:
         places = self._folders.places(session_id)
         await make_session(places, identity)
         output = OutputDirectory(places.output_dir, identity.uid, identity.gid)
@@ -132,14 +146,59 @@ class Sessions:
             log=SessionLog(output),
             approval=self._config.approval.policy,
         )
+        session.cells.on_change = lambda: self.save(session)
         self._by_id[session_id] = session
         return session
 
-    async def close(self, session: Session) -> None:
+    def save(self, session: Session) -> None:
+        """Keep the session's record up to date."""
+        if not session.closing:
+            self._records.save_session(
+                session.session_id, recall.session_record(session)
+            )
+
+    async def revive(
+        self, session_id: str, record: dict[str, Any], identity: Identity
+    ) -> Session:
+        """Rebuild a session from the record of a daemon that is gone.
+
+        Raises:
+            KeyError, TypeError, ValueError: The record is not one.
+        """
+        session = await self._make(session_id, identity, record["cwd"])
+        override = record["mode_override"]
+        session.mode_override = None if override is None else Mode(override)
+        session.policy = record["policy"]
+        session.approval = record["approval"]
+        session.is_default = record["is_default"]
+        session.anonymous = record["anonymous"]
+        session.ambient = record["ambient"]
+        session.env_removed = tuple(record["env_removed"])
+        session.created_at = record["created_at"]
+        if session.is_default:
+            self._defaults[_default_key(identity.uid, session)] = session
+        return session
+
+    async def remove_strays(self) -> None:
+        """Remove folders of sessions that no record tells of."""
+        for name in os.listdir(self._folders.sessions_dir):
+            if name in self._by_id:
+                continue
+            places = self._folders.places(name)
+            owner = os.lstat(places.session_dir)
+            identity = Identity(owner.st_uid, owner.st_gid, (), "", "/")
+            await remove_session(places, identity)
+
+    async def close(self, session: Session, *, keep_record: bool = False) -> None:
         """End what runs in a session and remove everything of it.
 
         The caller has settled its tasks; this ends the cells, and with them whatever
         hid from a kill.
+
+        Args:
+            session: Nothing of it is left afterwards.
+            keep_record: The daemon stops, and its successor is to know the session by
+                its id: who, where, which mode.
         """
         session.closing = True
         with trio.CancelScope(shield=True), trio.move_on_after(_CLOSE_TIMEOUT_S):
@@ -150,6 +209,8 @@ class Sessions:
         session.log.close()
         session.output.close()
         self._by_id.pop(session.session_id, None)
+        if not keep_record or session.is_default:
+            self._records.remove_session(session.session_id)
         for key, value in list(self._defaults.items()):
             if value is session:
                 del self._defaults[key]
@@ -173,11 +234,6 @@ class Sessions:
                 expired.append(session)
         return expired
 
-    def cleanup_leftovers(self) -> list[str]:
-        """Return names of session folders that no session of this daemon owns."""
-        known = {s.session_id for s in self}
-        try:
-            names = os.listdir(self._folders.sessions_dir)
-        except OSError:
-            return []
-        return [name for name in names if name not in known]
+
+def _default_key(uid: int, session: Session) -> DefaultKey:
+    return (uid, session.cwd, session.anonymous)

@@ -43,6 +43,13 @@ class Task:
     ended_at: float | None = None
     cpu_ms: int = 0
     max_rss_bytes: int = 0
+    deadline_at: float | None = None
+    """Seconds since the epoch; None: no deadline was asked for."""
+    cell_id: str | None = None
+    serial: int = 0
+    """With *cell_id*: which process it is, for a daemon that takes over."""
+    announced: bool = False
+    """A subscriber has been told that it settled."""
     host_pid: int = 0
     """Of the shell, while it runs; for accounting only, never for signals."""
     done: trio.Event = field(default_factory=trio.Event)
@@ -128,13 +135,14 @@ class TaskTable:
 
     def __init__(self) -> None:
         self._tasks: dict[tuple[int, str], Task] = {}
-        self._counters: dict[int, int] = {}
+        self.counters: dict[int, int] = {}
+        """Last task number of each uid."""
         self._listeners: list[Callable[[Task], None]] = []
 
     def next_id(self, uid: int) -> str:
         """Return the next id of a user; never given twice."""
-        number = self._counters.get(uid, 0) + 1
-        self._counters[uid] = number
+        number = self.counters.get(uid, 0) + 1
+        self.counters[uid] = number
         return f"bash-{number}"
 
     def add(self, task: Task) -> None:

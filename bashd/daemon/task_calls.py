@@ -8,6 +8,7 @@ import psutil
 
 from bashd.core.errors import InvalidParamsError, UnknownTaskError
 from bashd.core.model import TaskInfo
+from bashd.daemon.background import Background
 from bashd.daemon.call import Call, Client, Handler
 from bashd.daemon.sessions import Sessions
 from bashd.daemon.task import Task, TaskTable
@@ -32,7 +33,10 @@ _MOST_LOG_BYTES = 4 * 1024 * 1024
 class TaskCalls:
     """See the module docstring."""
 
-    def __init__(self, tasks: TaskTable, sessions: Sessions) -> None:
+    def __init__(
+        self, tasks: TaskTable, sessions: Sessions, background: Background
+    ) -> None:
+        self._background = background
         self._tasks = tasks
         self._sessions = sessions
         self._subscribers: dict[str, list[Client]] = {}
@@ -75,7 +79,11 @@ class TaskCalls:
 
     async def _read(self, call: Call, params: TaskParams) -> TaskReadMaybe:
         task = self._tasks.find(call.caller.uid, params.task_id)
-        return TaskReadMaybe(None if task is None else task.read())
+        if task is None:
+            return TaskReadMaybe(None)
+        read = task.read()
+        self._background.save(task)
+        return TaskReadMaybe(read)
 
     async def _logs(self, call: Call, params: TaskLogsParams) -> TaskLogsResult:
         task = self._find(call, params.task_id)
@@ -99,7 +107,11 @@ class TaskCalls:
         )
 
     async def _kill(self, call: Call, params: TaskParams) -> TaskKillResult:
-        return TaskKillResult(self._find(call, params.task_id).kill())
+        task = self._find(call, params.task_id)
+        killed = task.kill()
+        if killed:
+            self._background.save(task)
+        return TaskKillResult(killed)
 
     async def _wait(self, call: Call, params: TaskParams) -> TaskInfo:
         task = self._find(call, params.task_id)
@@ -122,15 +134,24 @@ class TaskCalls:
             client.closed.subscribe(leave)
         pending, session.notices = session.notices, []
         for task in pending:
-            await client.notify("task.done", TaskDone(task.info()))
+            if await client.notify("task.done", TaskDone(task.info())):
+                self._mark_announced(task)
+            else:
+                session.notices.append(task)
         return Empty()
 
     def announce(self, task: Task) -> None:
         """Tell the session's subscribers, or keep it for the next one."""
         clients = self._subscribers.get(task.session.session_id, [])
         told = [c.notify_nowait("task.done", TaskDone(task.info())) for c in clients]
-        if not any(told):
+        if any(told):
+            self._mark_announced(task)
+        else:
             task.session.notices.append(task)
+
+    def _mark_announced(self, task: Task) -> None:
+        task.announced = True
+        self._background.save(task)
 
 
 def _live_info(task: Task) -> TaskInfo:

@@ -64,7 +64,10 @@ class Settings:
     mounts: list[list[Any]] = field(default_factory=list)
     """[path, dev, ino]: what must still be found at these paths in the cell."""
     bash: str = "/bin/bash"
-    seccomp_bytes: int = 0
+    home: dict[str, Any] | None = None
+    """How to dial home when the daemon dies: socket ``name`` in the folder that came
+    as a descriptor, the daemon's ``uid``, this ``cell`` and its ``secret``, and the
+    ``timeout_s`` after which orphans end. None: the cell ends with its daemon."""
 
     def rules(self) -> LandlockRules | None:
         """Return the Landlock rules, or None where the kernel has no Landlock."""

@@ -19,19 +19,21 @@ from typing import NoReturn
 import landlock  # noqa: F401 - imported before privileges are given up
 import prctl
 
-from . import confine, kernel, tree, wire
+from . import confine, home, kernel, tree, wire
 from .confine import Settings, StepError, step
 from .spare import ignore_signals, read_payload, receive, run_zygote
 
 _END_DEADLINE_S = 5.0
 """How long the end of a cell waits for processes outside a pid namespace."""
+_PIPES = 2
+_CONFIG_FDS = 2
 _CAPABILITY_LINES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
 
 
 class Child:
     """A spare or the command it became."""
 
-    __slots__ = ("exited", "fds", "marker", "pid", "pidfd", "serial")
+    __slots__ = ("exited", "fds", "is_task", "pid", "pidfd", "serial")
 
     def __init__(self, serial: int, pid: int, pidfd: int, fds: list[int]) -> None:
         self.serial = serial
@@ -39,7 +41,8 @@ class Child:
         self.pidfd = pidfd
         self.fds = fds
         """The keeper's copies of the read ends of stdout and stderr."""
-        self.marker = b""
+        self.is_task = False
+        """The daemon said so: it is to survive the daemon's death."""
         self.exited = False
 
     def drop_pipes(self) -> None:
@@ -52,9 +55,14 @@ class Keeper:
     """State of the loop."""
 
     def __init__(
-        self, control: socket.socket, settings: Settings, program: bytes
+        self,
+        control: socket.socket,
+        settings: Settings,
+        program: bytes,
+        home_fd: int,
     ) -> None:
         self.control = control
+        self.home_fd = home_fd
         self.settings = settings
         self.program = program
         self.children: dict[int, Child] = {}
@@ -96,8 +104,7 @@ class Keeper:
 
     def run(self, wakeup_fd: int) -> None:
         """Serve until END or end of file on the control socket."""
-        control_fd = self.control.fileno()
-        self.epoll.register(control_fd, select.EPOLLIN)
+        self.epoll.register(self.control.fileno(), select.EPOLLIN)
         self.epoll.register(wakeup_fd, select.EPOLLIN)
         pidfds = self.handlers
         while not self.ended:
@@ -105,7 +112,7 @@ class Keeper:
                 child = pidfds.get(fd)
                 if isinstance(child, Child):
                     self.report_exit(child)
-                elif fd == control_fd:
+                elif fd == self.control.fileno():
                     self.on_control()
                 elif fd == wakeup_fd:
                     with contextlib.suppress(BlockingIOError):
@@ -123,12 +130,62 @@ class Keeper:
         for fd in fds:
             os.close(fd)
         tag = message[:1]
-        if not tag or tag == wire.END:
+        if not tag:
+            self.on_daemon_lost()
+        elif tag == wire.END:
             self.ended = True
         elif tag == wire.FORK:
             self.ask_for_spares(wire.number(wire.unpack(message, 1)[0]))
         else:
             self.on_child_message(tag, message)
+
+    def on_daemon_lost(self) -> None:
+        """Dial home and go on with the running tasks, or end."""
+        self.epoll.unregister(self.control.fileno())
+        self.control.close()
+        self.forget_spares()
+        settings = self.settings.home
+        if settings is None or not self.children:
+            self.ended = True
+            return
+        control = home.dial(self.home_fd, settings)
+        if control is None:
+            self.ended = True
+            return
+        self.control = control
+        self.epoll.register(control.fileno(), select.EPOLLIN)
+        for child in list(self.children.values()):
+            held = wire.TaskHeld(child.serial, child.pid).encode()
+            self.send(held, [*child.fds, child.pidfd])
+        self.send(wire.TASKS_END)
+        for child in list(self.children.values()):
+            child.exited = False
+            if child.pidfd not in self.handlers:
+                # An exit that was reported to the dead daemon is reported again.
+                self.handlers[child.pidfd] = child
+                self.epoll.register(child.pidfd, select.EPOLLIN)
+
+    def forget_spares(self) -> None:
+        """Drop children that never became a command.
+
+        Their request sockets ended with the daemon, so they leave by themselves; a
+        task whose pipes the daemon had dropped holds nothing to hand over.
+        """
+        for child in list(self.children.values()):
+            if not child.is_task or len(child.fds) != _PIPES:
+                with contextlib.suppress(OSError):
+                    self.epoll.unregister(child.pidfd)
+                self.handlers.pop(child.pidfd, None)
+                if child.is_task:
+                    tree.kill_tree(
+                        child.pid, b"", frozenset(), may_freeze=False
+                    )
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(child.pid, 0)
+                child.exited = True
+                self.release(child)
 
     def on_child_message(self, tag: bytes, message: bytes) -> None:
         """Handle the messages that name a child by its serial."""
@@ -142,6 +199,8 @@ class Keeper:
             self.kill(child, fields[1])
         elif tag == wire.ACK:
             self.forget(child)
+        elif tag == wire.TASK:
+            child.is_task = True
         elif tag == wire.DROP:
             child.drop_pipes()
 
@@ -218,6 +277,10 @@ class Keeper:
             return
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child.pid, 0)
+        self.release(child)
+
+    def release(self, child: Child) -> None:
+        """Free the descriptors of a reaped child."""
         child.drop_pipes()
         os.close(child.pidfd)
         del self.children[child.serial]
@@ -314,14 +377,15 @@ def main(control_fd: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)
     try:
-        message, fds = receive(control, 2)
-        if message[:1] != wire.CONFIG or not fds:
+        message, fds = receive(control, 3)
+        if message[:1] != wire.CONFIG or len(fds) < _CONFIG_FDS:
             os._exit(1)
         settings = Settings(**json.loads(read_payload(fds[0])))
-        program = read_payload(fds[1]) if len(fds) > 1 else b""
+        program = read_payload(fds[1])
+        home_fd = fds[2] if len(fds) > _CONFIG_FDS else -1
         prctl.set_child_subreaper(1)
         _set_up(settings)
-        keeper = Keeper(control, settings, program)
+        keeper = Keeper(control, settings, program, home_fd)
         keeper.start_zygote()
         keeper.send(_hello(settings, program).encode())
         os.chdir("/")

@@ -24,6 +24,9 @@ HELLO: Final = b"H"
 SPARE: Final = b"S"
 EXITED: Final = b"X"
 FAILED: Final = b"F"
+ADOPT: Final = b"O"
+TASK: Final = b"T"
+TASKS_END: Final = b"t"
 # daemon to keeper
 CONFIG: Final = b"C"
 FORK: Final = b"N"
@@ -164,6 +167,54 @@ class Failed(NamedTuple):
         _expect_fds("failure", fds, 0)
         step, reason = unpack(message, 2)
         return cls(step.decode(errors="replace"), reason.decode(errors="replace"))
+
+
+class Adopt(NamedTuple):
+    """First packet of a keeper that dials home after its daemon's death.
+
+    No descriptors. The answer is one packet: ``y`` to go on, anything else to end.
+    """
+
+    cell_id: str
+    secret: str
+
+    YES = b"y"
+
+    def encode(self) -> bytes:
+        """Return the packet."""
+        return pack(ADOPT, self.cell_id.encode(), self.secret.encode())
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> Adopt:
+        """Parse a packet from whoever connected."""
+        _expect_fds("adoption", fds, 0)
+        if message[:1] != ADOPT:
+            raise WireError("not an adoption")
+        cell_id, secret = unpack(message, 2)
+        return cls(cell_id.decode("ascii"), secret.decode("ascii"))
+
+
+class TaskHeld(NamedTuple):
+    """A task the keeper still holds. Descriptors: stdout, stderr, pidfd.
+
+    Its pipes' bytes since the daemon's death are all still in them.
+    """
+
+    serial: int
+    cell_pid: int
+
+    def encode(self) -> bytes:
+        """Return the packet; the descriptors are sent beside it."""
+        return pack(TASK, b"%d" % self.serial, b"%d" % self.cell_pid)
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> TaskHeld:
+        """Parse a packet from a cell."""
+        _expect_fds("held task", fds, 3)
+        serial, pid = (number(field) for field in unpack(message, 2))
+        if serial <= 0 or pid <= 0:
+            raise WireError("held task with a number that is not positive")
+        return cls(serial, pid)
 
 
 class Request(NamedTuple):

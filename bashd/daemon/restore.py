@@ -1,0 +1,134 @@
+"""After a crash: sessions and tasks come back from their records.
+
+Order matters: sessions first, then settled tasks, then those that ran, which wait for
+their keeper to bring them (`bashd.daemon.adoption`). Whoever is not brought within a
+moment is settled as lost, with the runner-failure marker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from bashd.core.model import Mode
+from bashd.daemon import recall
+from bashd.daemon.adoption import Brought, KnownCell
+from bashd.daemon.background import Background
+from bashd.daemon.cell import Cell
+from bashd.daemon.cells import BuiltCell
+from bashd.daemon.output import StreamStore
+from bashd.daemon.records import Records
+from bashd.daemon.run import Stop
+from bashd.daemon.session import Session
+from bashd.daemon.sessions import Sessions
+from bashd.daemon.task import Task, TaskTable
+
+logger = logging.getLogger(__name__)
+
+_WAIT_S = 5.0
+"""Keepers dial every 0.2 s; on a loaded machine they may be late."""
+
+
+@dataclass(slots=True)
+class Restore:
+    """Brings back what records tell of; see the module docstring."""
+
+    records: Records
+    sessions: Sessions
+    tasks: TaskTable
+    background: Background
+    _known: dict[str, tuple[Session, BuiltCell]] = field(default_factory=dict)
+    _waiting: dict[tuple[str, int], Task] = field(default_factory=dict)
+
+    async def load(self) -> None:
+        """Rebuild sessions and tasks; running ones wait to be brought."""
+        self.tasks.counters.update(self.records.load_counters())
+        for session_id, record, tasks in self.records.load():
+            try:
+                session = await self.sessions.revive(
+                    session_id, record, recall.identity_of(record)
+                )
+            except (OSError, KeyError, TypeError, ValueError) as error:
+                logger.warning("session %s is lost: %s", session_id, error)
+                self.records.remove_session(session_id)
+                continue
+            for cell_id, built in recall.cells_of(record).items():
+                self._known[cell_id] = (session, built)
+            for found in sorted(tasks, key=_number):
+                self._revive_task(session, found)
+        await self.sessions.remove_strays()
+
+    def _revive_task(self, session: Session, record: dict[str, Any]) -> None:
+        try:
+            stores = [
+                StreamStore.reopen(
+                    state, directory=session.output, budget=session.budget
+                )
+                for state in recall.stores_of(record)
+            ]
+            task = Task(
+                task_id=record["task_id"],
+                session=session,
+                run_id=record["run_id"],
+                command=record["command"],
+                workdir=record["workdir"],
+                owner=record["owner"],
+                mode=Mode(record["mode"]),
+                stdout=stores[0],
+                stderr=stores[1],
+                stop=Stop(),
+            )
+            recall.restore_result(task, record)
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            logger.warning("a task of session %s is lost: %s", session.session_id, error)
+            return
+        self.tasks.add(task)
+        if not task.settled:
+            session.active += 1
+            self._waiting[task.cell_id or "", task.serial] = task
+        elif not task.announced:
+            session.notices.append(task)
+
+    def find(self, cell_id: str) -> KnownCell | None:
+        """Return the cell of a record, for whoever claims to bring it."""
+        known = self._known.get(cell_id)
+        if known is None:
+            return None
+        session, built = known
+        return KnownCell(session.identity.uid, built.secret, built.mode)
+
+    def take(self, cell_id: str, cell: Cell, brought: list[Brought]) -> None:
+        """Go on with the tasks of a cell that came back."""
+        session, built = self._known.pop(cell_id)
+        session.cells.retired.append(cell)
+        session.cells.environment.spawn(cell)
+        for one in brought:
+            task = self._waiting.pop((one.cell_id, one.serial), None)
+            if task is None:
+                self.background.end_stranger(one.spare)
+            else:
+                self.background.resume(task, one.spare, built)
+
+    async def settle_missing(self) -> None:
+        """Settle the tasks that nobody has brought in time."""
+        with trio.move_on_after(_WAIT_S):
+            while self._waiting:
+                await trio.sleep(_WAIT_S / 50)
+        missing = list(self._waiting.values())
+        self._waiting.clear()
+        self._known.clear()
+        for task in missing:
+            self.background.settle_lost(task)
+
+
+def _number(record: dict[str, Any]) -> int:
+    return int(str(record.get("task_id", "bash-0")).rpartition("-")[2] or 0)
+
+
+def seconds_left(deadline_at: float | None) -> float | None:
+    """Return how long a task may still run; None without a deadline."""
+    return None if deadline_at is None else max(deadline_at - time.time(), 0.0)
