@@ -98,11 +98,16 @@ class DaemonConfig:
     confined_callers: tuple[str, ...] = field(
         default=(),
         metadata=_is(
-            list_of(text("a systemd unit's name, such as ci.service", r"[^/\s]+\.\w+"))
+            list_of(
+                text(
+                    "a systemd unit, such as ci.service, or a control group's path",
+                    r"[^/\s]+\.\w+|/\S+",
+                )
+            )
         ),
     )
-    """systemd units whose processes may run with no_new_privs and still count as
-    ordinary callers."""
+    """Units or control groups whose processes may run with no_new_privs and still
+    count as ordinary callers."""
     cell_idle_s: int | float = field(default=300, metadata=_is(_POSITIVE))
     """An idle cell ends after this."""
     spares: int = field(default=3, metadata=_is(whole(1, 64)))

@@ -20,7 +20,6 @@ call checks the stamps and gets the same `Policy` object back while none has cha
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -90,7 +89,7 @@ class _Cached:
 class PolicyStore:
     """Loads policies and keeps what it loaded while the files stay as they are.
 
-    Blocking: where a user's files may be slow, call it from a thread.
+    Blocking: where a user's files may be slow, call it from a thread; several may.
     """
 
     ceilings: Ceilings = field(default_factory=Ceilings)
@@ -101,8 +100,9 @@ class PolicyStore:
     """The administrator's folder."""
     system_owner: int = 0
     """Uid to which everything in it must belong."""
-    _cache: OrderedDict[tuple[object, ...], _Cached] = field(
-        default_factory=OrderedDict[tuple[object, ...], _Cached]
+    # Several threads may load at once: each step on the dict is one operation.
+    _cache: dict[tuple[object, ...], _Cached] = field(
+        default_factory=dict[tuple[object, ...], _Cached]
     )
 
     def load(
@@ -132,16 +132,16 @@ class PolicyStore:
         key = (name, user, mode)
         cached = self._cache.get(key)
         if cached is not None and cached.still_holds():
-            self._cache.move_to_end(key)
             return cached.policy
         build = _Build(self, user, read, stamp)
         merged = build.effective(name, mode)
         policy = expand(merged, user.home, user.runtime_dir)
-        self._cache.pop(key, None)
         if build.may_cache():
+            if len(self._cache) >= _CACHED:
+                self._cache.clear()
             self._cache[key] = _Cached(policy, build.stamps)
-            if len(self._cache) > _CACHED:
-                self._cache.popitem(last=False)
+        else:
+            self._cache.pop(key, None)
         return policy
 
     def merged(
@@ -228,7 +228,7 @@ class _Build:
         asked: Mode = file.values.get("mode", beneath.mode)
         if beneath.mode.is_wider_than(asked):
             # The walls of the narrower mode are the administrator's to say.
-            beneath = with_mode(beneath, self._of_mode(asked, self._system_layer))
+            beneath = with_mode(beneath, self._system_layer(str(asked)) or beneath)
         return narrow(beneath, file, home=self._user.home)
 
     def _has_administrator(self) -> bool:
@@ -246,6 +246,12 @@ class _Build:
         self._look(path, take_stamp)
         text = read_text(path)
         if text is None:
+            if name in _MODE_NAMES:
+                # Never without it: its masks are what everything else starts from.
+                raise ConfigError(
+                    f"{path}: missing; bashd's installation is incomplete, so install"
+                    " it again"
+                )
             return None
         file = parse_policy(text, path)
         if file.values.get("mode") == name:
@@ -262,19 +268,8 @@ class _Build:
                 f'{file.source}: mode = "{mode}" is wider than "{own}", after which'
                 " the file is named; remove it, or give the file another name"
             )
-        if mode is not own:
-            return overlay(self._of_mode(mode, layer), file, name=name)
-        beneath = self._shipped_layer(name)
+        beneath = self._shipped_layer(name) if mode is own else layer(str(mode))
         return overlay(beneath or start(name), file, name=name)
-
-    def _of_mode(self, mode: Mode, layer: Callable[[str], Policy | None]) -> Policy:
-        policy = layer(str(mode))
-        if policy is None:
-            raise ConfigError(
-                f"{self._store.shipped}/{mode}.toml: missing; bashd's installation is"
-                " incomplete, so install it again"
-            )
-        return policy
 
     def _user_file(self, name: str) -> PolicyFile | None:
         path = f"{self._user.policies}/{name}.toml"
