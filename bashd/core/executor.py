@@ -46,6 +46,7 @@ class Executor(Protocol):
     async def run(
         self,
         spec: ExecSpec,
+        /,
         *,
         abort: AbortSignal | None = None,
         on_output: OutputSink | None = None,
@@ -64,7 +65,7 @@ class Executor(Protocol):
         ...
 
     async def start(
-        self, spec: ExecSpec, *, abort: AbortSignal | None = None
+        self, spec: ExecSpec, /, *, abort: AbortSignal | None = None
     ) -> TaskInfo:
         """Start in the background and return at once; no timeout applies.
 

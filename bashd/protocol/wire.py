@@ -17,8 +17,8 @@ JSON-RPC 2.0::
 - An object without an ``id`` is a notification and gets no answer. Batches are refused.
 - An error is ``{"code": N, "message": TEXT, "data": {"code": WORD}}``: WORD is one of
   `bashd.core.errors` and never changes its meaning, TEXT is for a person.
-- Absent and null mean the same; a key that the reader does not know is ignored. Binary
-  data is base64 in keys that end in ``_b64``.
+- Absent and null mean the same. A key that the reader does not know is ignored in an
+  answer and refused in a request. Binary data is base64 in keys that end in ``_b64``.
 - Closing the connection aborts its foreground commands and nothing else.
 
 ``bashd schema`` prints every message as JSON Schema. This module is cheap to import:

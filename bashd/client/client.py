@@ -1,0 +1,336 @@
+"""The async client: the `Executor` protocol over a socket, on asyncio or trio.
+
+`connect` opens a session and gives the whole executor seam as coroutines. Leaving its
+block leaves the session and its background tasks alone: they end when the session is
+closed, or some time after it was last used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from anyio.abc import SocketAttribute
+
+import bashd.client.calls as calls  # noqa: PLR0402 - `from` would import ourselves
+from bashd.client.connection import Connection
+from bashd.client.live import tell
+from bashd.client.locate import check_server
+from bashd.client.reach import reach_daemon
+from bashd.client.sessions import AsyncSessions
+from bashd.client.settings import Settings, open_or_attach
+from bashd.core.errors import AbortedError, ConnectError
+from bashd.protocol.codec import from_wire
+from bashd.protocol.messages import TaskDone
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Mapping
+
+    from anyio.abc import UNIXSocketStream
+
+    from bashd.core.abort import AbortSignal
+    from bashd.core.executor import OutputSink, TaskListener
+    from bashd.core.model import (
+        ExecRequest,
+        ExecSpec,
+        Mode,
+        RunResult,
+        TaskInfo,
+        TaskRead,
+    )
+    from bashd.protocol.messages import (
+        SessionInfo,
+        StatusResult,
+        TaskLogsParams,
+        TaskLogsResult,
+    )
+
+
+@contextlib.asynccontextmanager
+async def connect(
+    socket: str | None = None,
+    *,
+    cwd: str | None = None,
+    session: str | None = None,
+    autostart: bool = True,
+    mode: Mode | str | None = None,
+    policy: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> AsyncGenerator[Client]:
+    """Connect to a daemon and open a session.
+
+    Args:
+        socket: Path of the daemon's socket; None finds one, as the command line does.
+        cwd: Root and default workdir of the new session; the current directory.
+        session: Id of a session to come back to, instead of opening one.
+        autostart: Start the user's own daemon when none is running.
+        mode: Mode of the new session; None takes the policy's or the daemon's.
+        policy: Policy of the new session, by name.
+        environ: Environment of the session's commands; credentials in it stay here.
+
+    Raises:
+        ConnectError: No daemon can be reached.
+        UnknownSessionError: There is no such session.
+        InvalidParamsError: An argument is wrong.
+    """
+    opening = open_or_attach(
+        cwd=cwd, session=session, mode=mode, policy=policy, environ=environ
+    )
+    stream = await _open_stream(socket, autostart=autostart, environ=environ)
+    listeners: list[TaskListener] = []
+    failure: Exception | None = None
+
+    def notice(method: str, params: dict[str, Any]) -> None:
+        if method == "task.done":
+            task = from_wire(TaskDone, params).task
+            for listener in listeners.copy():
+                tell(listener, task)
+
+    connection = Connection(stream, notice)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(connection.run)
+        try:
+            hello = await connection.greet("python")
+            info = await connection.ask(opening)
+            yield Client(connection, Settings(hello, info), listeners, environ)
+        except Exception as error:  # noqa: BLE001 - raised again below, as it was
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        # Not from inside the task group, which would wrap it in an ExceptionGroup.
+        raise failure
+
+
+async def _open_stream(
+    named: str | None, *, autostart: bool, environ: Mapping[str, str]
+) -> UNIXSocketStream:
+    def reach() -> str:
+        with reach_daemon(named, autostart=autostart, environ=environ) as connection:
+            return connection.getpeername()
+
+    # In a thread: looking round and starting a daemon block.
+    path = await anyio.to_thread.run_sync(reach)
+    try:
+        stream = await anyio.connect_unix(path)
+    except OSError as error:
+        raise ConnectError(f"no daemon answers on {path}: {error}") from None
+    raw = stream.extra(SocketAttribute.raw_socket)  # noqa: S610 - not Django's extra
+    check_server(raw, path)
+    return stream
+
+
+class Client:
+    """The executor seam over a socket; an `Executor`. See `connect`."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: Settings,
+        listeners: list[TaskListener],
+        environ: Mapping[str, str],
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._listeners = listeners
+        self._subscribed = False
+        self.sessions = AsyncSessions(connection, environ)
+
+    @property
+    def session(self) -> SessionInfo:
+        """This client's session, as it was when it was opened."""
+        return self._settings.session
+
+    @property
+    def sandbox_mode(self) -> Mode | None:
+        """Mode of a call that names none; None when this daemon never confines."""
+        return self._settings.sandbox_mode
+
+    def resolve(self, request: ExecRequest) -> ExecSpec:
+        """Apply defaults and caps.
+
+        Raises:
+            InvalidParamsError: A number is out of range or the command holds a NUL.
+        """
+        return self._settings.resolve(request)
+
+    async def run(
+        self,
+        command: str | ExecSpec,
+        /,
+        *,
+        mode: Mode | str | None = None,
+        policy: str | None = None,
+        workdir: str | None = None,
+        timeout_ms: float | None = None,
+        env: Mapping[str, str | None] | None = None,
+        stdin: bytes | None = None,
+        abort: AbortSignal | None = None,
+        on_output: OutputSink | None = None,
+    ) -> RunResult:
+        """Run a command in the foreground until it has settled.
+
+        A non-zero exit, a timeout and an abort are results, not errors. Cancelling the
+        coroutine aborts the command.
+
+        Args:
+            command: For ``bash -c``; or a spec, which takes no options beside it.
+            mode: How far this one command may reach; None takes the session's.
+            policy: Policy of this one command.
+            workdir: Where it runs, relative to the session's cwd.
+            timeout_ms: Milliseconds; the daemon's default and cap apply.
+            env: Explicit variables, never scrubbed; None removes one.
+            stdin: What the command reads; None is ``/dev/null``.
+            abort: Ends the command when it fires.
+            on_output: Receives live output; what it raises aborts the command.
+
+        Raises:
+            StartError: The command never ran.
+            SandboxUnavailableError: Nothing can confine it.
+            RunnerFailedError: The cell broke.
+            AbortedError: *abort* had fired already.
+            InvalidParamsError: An argument is wrong.
+        """
+        options = {
+            "sandbox_mode": mode,
+            "policy": policy,
+            "workdir": workdir,
+            "timeout_ms": timeout_ms,
+            "env": None if env is None else dict(env),
+            "stdin": stdin,
+        }
+        spec = self._settings.as_spec(command, options)
+        _refuse_if_aborted(abort)
+        call = calls.run(spec, self.session.session_id, stream=on_output is not None)
+        pending = self._connection.begin(call, on_output)
+
+        def cancel() -> None:
+            self._connection.cancel(pending.request_id)
+
+        unsubscribe = (abort.subscribe(cancel)) if abort else None
+        try:
+            return await self._connection.finish(pending, call)
+        except anyio.get_cancelled_exc_class():
+            cancel()
+            raise
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+
+    async def start(
+        self,
+        command: str | ExecSpec,
+        /,
+        *,
+        mode: Mode | str | None = None,
+        policy: str | None = None,
+        workdir: str | None = None,
+        env: Mapping[str, str | None] | None = None,
+        stdin: bytes | None = None,
+        deadline_ms: float | None = None,
+        abort: AbortSignal | None = None,
+    ) -> TaskInfo:
+        """Start a command in the background and return at once.
+
+        Args:
+            command: For ``bash -c``; or a spec, which takes no options beside it.
+            mode: How far this one command may reach; None takes the session's.
+            policy: Policy of this one command.
+            workdir: Where it runs, relative to the session's cwd.
+            env: Explicit variables, never scrubbed; None removes one.
+            stdin: What the command reads; None is ``/dev/null``.
+            deadline_ms: Milliseconds after which it is ended; None means never.
+            abort: Counts until the task has its id, not afterwards.
+
+        Raises:
+            SandboxUnavailableError: Nothing can confine it; no id is allocated.
+            AbortedError: *abort* had fired already; no id is allocated.
+            InvalidParamsError: An argument is wrong.
+        """
+        options = {
+            "sandbox_mode": mode,
+            "policy": policy,
+            "workdir": workdir,
+            "env": None if env is None else dict(env),
+            "stdin": stdin,
+        }
+        spec = self._settings.as_spec(command, options)
+        _refuse_if_aborted(abort)
+        session_id = self.session.session_id
+        return await self._connection.ask(
+            calls.start(spec, session_id, deadline_ms=deadline_ms)
+        )
+
+    async def get(self, task_id: str) -> TaskInfo | None:
+        """Return the task, or None for an unknown id."""
+        return await self._connection.ask(calls.get_task(task_id))
+
+    async def list(self, *, session_id: str | None = None) -> list[TaskInfo]:
+        """Return the caller's tasks, or those of one session, in order of start."""
+        return await self._connection.ask(calls.list_tasks(session_id))
+
+    async def owner_of(self, task_id: str) -> str | None:
+        """Return the owner token verbatim; None for unowned and for unknown ids."""
+        return await self._connection.ask(calls.owner_of(task_id))
+
+    async def read_output(self, task_id: str) -> TaskRead | None:
+        """Read what came since the last read (one cursor a task); None if unknown."""
+        return await self._connection.ask(calls.read_output(task_id))
+
+    async def read_log(self, params: TaskLogsParams) -> TaskLogsResult:
+        """Read a slice of a stream without moving the task's cursor.
+
+        Raises:
+            UnknownTaskError: No such task.
+        """
+        return await self._connection.ask(calls.read_log(params))
+
+    async def kill(self, task_id: str) -> bool:
+        """End a running task and return at once; False if it had already settled.
+
+        Raises:
+            UnknownTaskError: No such task.
+        """
+        return await self._connection.ask(calls.kill(task_id))
+
+    async def wait(self, task_id: str) -> TaskInfo:
+        """Wait until a task has settled.
+
+        Raises:
+            UnknownTaskError: No such task.
+        """
+        return await self._connection.ask(calls.wait_task(task_id))
+
+    async def status(self) -> StatusResult:
+        """Return how the daemon is."""
+        return await self._connection.ask(calls.status())
+
+    async def wait_lost(self) -> None:
+        """Wait until the connection is gone; every call fails from then on."""
+        await self._connection.lost.wait()
+
+    def on_task_done(self, listener: TaskListener) -> Callable[[], None]:
+        """Call *listener* once per settled task of this session.
+
+        The daemon keeps what nobody has asked to hear, and tells the first listener.
+
+        Returns:
+            A function that ends the subscription.
+        """
+        self._listeners.append(listener)
+        if not self._subscribed:
+            self._subscribed = True
+            # Sent at once and not waited for: what it leads to are notifications.
+            self._connection.begin(calls.subscribe(self.session.session_id))
+
+        def unsubscribe() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return unsubscribe
+
+
+def _refuse_if_aborted(abort: AbortSignal | None) -> None:
+    if abort is not None and abort.aborted:
+        raise AbortedError(f"aborted before spawn: {abort.reason}")
