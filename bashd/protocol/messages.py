@@ -102,6 +102,15 @@ class SessionModeParams:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRecordParams:
+    """Append what became of an approval that was asked for at the client's end."""
+
+    session_id: str
+    event: dict[str, str]
+    """``type`` is ``approval/asked`` or ``approval/decided``."""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     """A session as it is now."""
 
@@ -304,6 +313,7 @@ METHODS: Final[dict[str, tuple[type, type]]] = {
     "session.get": (SessionParams, SessionInfo),
     "session.list": (Empty, SessionList),
     "session.set_mode": (SessionModeParams, SessionInfo),
+    "session.record": (SessionRecordParams, Empty),
     "session.close": (SessionParams, Empty),
     "exec.run": (ExecParams, RunResult),
     "exec.start": (ExecParams, TaskInfo),
