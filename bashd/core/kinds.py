@@ -58,7 +58,8 @@ def shown(value: object) -> str:
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except ValueError:
-        text = str(value)
+        # A whole number of more digits than Python writes out.
+        text = "a number too long to show"
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
 
 

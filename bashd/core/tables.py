@@ -31,7 +31,8 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
+        # TOMLDecodeError, or a whole number of more digits than Python reads.
         raise ConfigError(f"{source}: not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{source}: not valid TOML: nested too deeply") from None

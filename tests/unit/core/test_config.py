@@ -230,5 +230,31 @@ def test_a_wrong_ceiling_names_its_key(text: str, words: tuple[str, ...]):
         assert word in message
 
 
+GROUPS = """
+[ceiling.group.a]
+default_policy = "ci"
+quotas.sessions = 5
+limits.pids = 5
+[ceiling.group.b]
+default_policy = "mine"
+quotas.sessions = 3
+limits.pids = 9
+"""
+
+
+def test_groups_that_say_different_things():
+    config = parse_config(GROUPS, FILE)
+    ceiling = config.ceiling_of("u", ["a", "b"], home="/h")
+    assert ceiling.default_policy == "ci"
+    assert ceiling.values == {"limits.pids": 5}
+    assert ceiling.sources == {"limits.pids": f"{FILE} [ceiling.group.a]"}
+    assert config.limits_under(ceiling).sessions == 3
+
+
+@pytest.mark.parametrize("number", ["1" * 5000, "0x" + "f" * 5000])
+def test_an_endless_number_is_an_error_not_a_crash(number: str):
+    refusal(line("executor.timeout_ms", number))
+
+
 def test_deep_nesting_is_an_error_not_a_crash():
     assert "nested too deeply" in refusal("x = " + "[" * 100_000)

@@ -156,6 +156,7 @@ def test_a_file_states_only_what_it_says():
             '[[command]]\npattern = "("\naction = "deny"',
             ("command[0].pattern", "regular expression"),
         ),
+        ('[[command]]\npattern = 3\naction = "deny"', ("regular expression",)),
         (
             '[[command]]\npattern = "a"\naction = "refuse"',
             ("command[0].action must be one of",),

@@ -263,6 +263,13 @@ def test_which_end_is_the_narrow_one(name: str, narrower: Any, wider: Any):
     assert not within(key, wider, narrower, home=HOME)
 
 
+@pytest.mark.parametrize("name", ["description", "environment.set"])
+def test_keys_without_an_order_are_never_wider(name: str):
+    key = KEYS[name]
+    assert within(key, "x", "y", home=HOME)
+    assert meet(key, "x", "y", home=HOME) == "x"
+
+
 @pytest.mark.parametrize(
     ("a", "b"), [("~/a", "~/ab"), ("/srv/x", "/srv/y"), ("~/a", "/home/v/a")]
 )
