@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
@@ -131,9 +130,8 @@ def number(maximum: float | None = None) -> Kind[int | float]:
         if (
             isinstance(value, bool)
             or not isinstance(value, (int, float))
-            or not math.isfinite(value)
-            or value <= 0
-            or value > (MAX_WHOLE if maximum is None else maximum)
+            # NaN and the infinities compare as out of bounds.
+            or not 0 < value <= (MAX_WHOLE if maximum is None else maximum)
         ):
             raise BadValueError(
                 f"must be a positive finite number{most}, not {shown(value)}"
