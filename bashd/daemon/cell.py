@@ -195,6 +195,8 @@ class Cell:
         """Replaced by a newer cell; ends when its last task does."""
         self.running: dict[int, Spare] = {}
         self.last_used = trio.current_time()
+        self.keep_spares = 0
+        """How many spares to hold ready; set by whoever starts commands here."""
         self._control = control
         self._spares: deque[Spare] = deque()
         self._known: dict[int, Spare] = {}
@@ -237,6 +239,10 @@ class Cell:
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
         self._send(wire.pack(wire.ACK, b"%d" % spare.serial))
+        if len(self._spares) + self._asked <= self.keep_spares // 2:
+            # Only now: a fork during the command would compete with it, and several
+            # at once cost the launcher one wake-up.
+            self.ask_for_spares(self.keep_spares)
         self.running.pop(spare.serial, None)
         self._known.pop(spare.serial, None)
         self.last_used = trio.current_time()

@@ -213,7 +213,8 @@ class SessionCells:
         spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))
         cell = await open_cell(spec)
         self.environment.spawn(cell)
-        cell.ask_for_spares(self.environment.spares)
+        cell.keep_spares = self.environment.spares
+        cell.ask_for_spares(cell.keep_spares)
         self._forget_ended()
         self.built[cell_id] = built
         self.on_change()

@@ -16,7 +16,7 @@ import trio
 
 from bashd.core.config import Config
 from bashd.core.denial import classify
-from bashd.core.environment import Composed, Facts, choose_bashd_home, compose
+from bashd.core.environment import Facts, choose_bashd_home, compose
 from bashd.core.errors import RunnerFailedError, StartError
 from bashd.core.model import ExecSpec, Mode, SandboxFacts, Usage, Verdict
 from bashd.core.output import decode
@@ -43,6 +43,16 @@ LoadPolicy = Callable[[Session, str | None, Mode | None], Awaitable[Policy]]
 
 
 @dataclass(frozen=True, slots=True)
+class Ready:
+    """A command's environment as the spare wants it."""
+
+    entries: tuple[bytes, ...]
+    """``NAME=value``, all but the run's own marker."""
+    removed: tuple[str, ...]
+    """Names that the scrub or the policy took."""
+
+
+@dataclass(frozen=True, slots=True)
 class Command:
     """One command with everything decided but its cell."""
 
@@ -50,7 +60,7 @@ class Command:
     mode: Mode
     policy: Policy
     runner: str | None
-    environment: Composed
+    environment: Ready
     run_id: str
     workdir: str | None
     """As the caller gave it, absolute; None is the session's folder."""
@@ -100,6 +110,29 @@ class Execution:
         policy = await self._load_policy(session, spec.policy, mode)
         runner = await self._runners.choose(policy.mode)
         run_id = secrets.token_hex(8)
+        ready = self._environment(
+            session, spec, policy, runner, ambient, already_removed
+        )
+        return Command(
+            spec, policy.mode, policy, runner, ready, run_id, workdir, stdin_fd
+        )
+
+    def _environment(
+        self,
+        session: Session,
+        spec: ExecSpec,
+        policy: Policy,
+        runner: str | None,
+        ambient: dict[str, str],
+        already_removed: tuple[str, ...],
+    ) -> Ready:
+        """Compose the environment; once per session for calls that add nothing."""
+        plain = ambient is session.ambient and not spec.env and not spec.managed_env
+        key = (policy.digest, runner)
+        if plain:
+            known = session.environments.get(key)
+            if known is not None and known[0] is ambient:
+                return known[1]
         composed = compose(
             ambient,
             facts=self._facts(session, policy, runner),
@@ -108,9 +141,13 @@ class Execution:
             managed=spec.managed_env,
             already_removed=already_removed,
         )
-        return Command(
-            spec, policy.mode, policy, runner, composed, run_id, workdir, stdin_fd
+        ready = Ready(
+            tuple(os.fsencode(f"{k}={v}") for k, v in composed.env.items()),
+            composed.removed,
         )
+        if plain:
+            session.environments[key] = (ambient, ready)
+        return ready
 
     def _facts(
         self, session: Session, policy: Policy, runner: str | None
@@ -168,7 +205,6 @@ class Execution:
                 # Killed by a command of its own session; nothing has run.
                 slot.cell.release(spare)
                 continue
-            slot.cell.ask_for_spares(self._config.daemon.spares)
             return started
         raise unavailable(command.mode, "the cell keeps ending before a command starts")
 
@@ -199,11 +235,7 @@ class Execution:
     def _send(self, spare: Spare, command: Command, workdir: Workdir) -> None:
         text = os.fsencode(command.spec.command)
         script = text if len(text) > wire.MAX_ARG_BYTES else None
-        entries = [
-            os.fsencode(f"{name}={value}")
-            for name, value in command.environment.env.items()
-        ]
-        entries.append(MARKER + command.run_id.encode())
+        marker = MARKER + command.run_id.encode()
         request = wire.Request(
             command=b"" if script is not None else text,
             workdir=os.fsencode(workdir.path),
@@ -212,7 +244,7 @@ class Execution:
             has_stdin=command.stdin_fd is not None,
             has_script=script is not None,
             limits=rlimits(command.policy.limits),
-            environment=tuple(entries),
+            environment=(*command.environment.entries, marker),
         )
         spare.send(request, command.stdin_fd, script)
 

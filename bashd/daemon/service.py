@@ -273,7 +273,10 @@ class Service:
             stdin=call.stdin or await _one_piece(params.stdin_b64),
             stream=params.stream,
         )
-        session.log.append(_run_event(run))
+        # After the answer: nobody waits for the line.
+        trio.lowlevel.current_trio_token().run_sync_soon(
+            session.log.append, _run_event(run)
+        )
         if run.result.aborted and call.client.closed.aborted:
             self._list_aborted(session, command, run)
         elif run.result.stdout.spill_path or run.result.stderr.spill_path:

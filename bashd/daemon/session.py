@@ -21,6 +21,7 @@ from bashd.daemon.output import OutputBudget, OutputDirectory, StreamStore
 from bashd.daemon.session_log import SessionLog
 
 if TYPE_CHECKING:
+    from bashd.daemon.execution import Ready
     from bashd.daemon.task import Task
 
 
@@ -47,6 +48,12 @@ class Session:
     """Of callers without a session: no BASHD_SESSION_ID, never listed."""
     ambient: dict[str, str] = field(default_factory=dict)
     """The caller's environment as it was sent when the session was opened."""
+    environments: dict[tuple[str, str | None], tuple[dict[str, str], Ready]] = field(
+        default_factory=dict[
+            "tuple[str, str | None]", "tuple[dict[str, str], Ready]"
+        ]
+    )
+    """Environments composed from *ambient*, by policy digest and runner."""
     bashd_home: str | None = None
     """The caller's own ``$BASHD_HOME``, which the scrub takes from the rest."""
     env_removed: tuple[str, ...] = ()

@@ -32,6 +32,8 @@ class SessionLog:
     def append(self, event: dict[str, Any]) -> None:
         """Write one event with its time. A full disk costs the line, not the call."""
         line = json.dumps({"time": round(time.time(), 3), **event}, ensure_ascii=True)
+        if self._fd < 0:
+            return  # the session closed before its last line was written
         try:
             os.lseek(self._fd, 0, os.SEEK_END)
             os.write(self._fd, line.encode() + b"\n")

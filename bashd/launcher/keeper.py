@@ -73,7 +73,8 @@ class Keeper:
         self.zygote: socket.socket | None = None
         self.zygote_pid = 0
         self.epoll = select.epoll()
-        self.handlers: dict[int, object] = {}
+        self.handlers: dict[int, Child] = {}
+        """By pidfd: children whose end has not been reported."""
         self.ended = False
         self.is_init = os.getpid() == 1
         scoped = bool(settings.landlock and settings.landlock["scoped"] & 2)
@@ -108,11 +109,16 @@ class Keeper:
         self.epoll.register(wakeup_fd, select.EPOLLIN)
         pidfds = self.handlers
         while not self.ended:
-            for fd, _ in self.epoll.poll():
+            events = self.epoll.poll()
+            # Exits first: somebody waits for them, and orphans can wait.
+            for fd, _ in events:
                 child = pidfds.get(fd)
-                if isinstance(child, Child):
+                if child is not None:
                     self.report_exit(child)
-                elif fd == self.control.fileno():
+            for fd, _ in events:
+                if fd in pidfds:
+                    continue
+                if fd == self.control.fileno():
                     self.on_control()
                 elif fd == wakeup_fd:
                     with contextlib.suppress(BlockingIOError):

@@ -75,7 +75,7 @@ def run_zygote(
         if program:
             with step("seccomp"):
                 kernel.install_seccomp(program)
-        _rehearse(settings)
+        _rehearse(settings, _REHEARSALS)
         gc.collect()
         gc.freeze()
         channel.send(b"!")
@@ -93,8 +93,12 @@ _REHEARSALS = 12
 fork, those writes do not have to be copied page by page in every spare."""
 
 
-def _rehearse(settings: Settings) -> None:
-    """Go through what a spare does between its request and exec, without effect."""
+def _rehearse(settings: Settings, times: int) -> None:
+    """Go through what a spare does between its request and exec, without effect.
+
+    The zygote does it for the bytecode, each spare once for the memory: the pages
+    that this code writes to are its own by the time a request comes.
+    """
     root = os.stat("/")
     sample = wire.Request(
         command=b"true",
@@ -106,7 +110,7 @@ def _rehearse(settings: Settings) -> None:
         limits=((resource.RLIMIT_CORE, resource.getrlimit(resource.RLIMIT_CORE)[0]),),
         environment=tuple(b"NAME%d=value" % n for n in range(40)),
     ).encode()
-    for _ in range(_REHEARSALS):
+    for _ in range(times):
         request = wire.Request.decode(sample)
         confine.check_mounts(settings.mounts)
         confine.enter_workdir(
@@ -169,6 +173,7 @@ def _become_spare(
             inner.fd = _RULESET_FD
         kernel.close_range(_REQUEST_FD + 1 + (inner is not None), 0x7FFFFFFE)
         os.umask(0o022)
+        _rehearse(settings, 1)
         request = socket.socket(fileno=_REQUEST_FD)
         _serve_one(request, inner, settings)
     except StepError as error:
