@@ -10,6 +10,9 @@ other callers to answer. A stream that falls silent comes back.
 Cancelled, a drain ends after the slice that is under way; the store has taken in all
 that left the pipe, and the rest is still there. `Drains` waits for the streams of one
 command no longer than the grace: a grandchild that holds a pipe cannot hang a call.
+
+A reader that has to see every byte (`Follower`) slows its stream down as any pipe
+does: nothing is taken that would push unread bytes out of what the store keeps.
 """
 
 from __future__ import annotations
@@ -69,6 +72,35 @@ class _Pace:
         return self._bytes > _HEAVY_BYTES
 
 
+class Follower:
+    """A live reader of one stream that must miss nothing the store could keep."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        """Where it reads on."""
+        self.gone = False
+        """Nobody reads any more, so nothing has to wait."""
+        self._moved = trio.Event()
+
+    def advance(self, offset: int) -> None:
+        """Say that everything before *offset* has been read."""
+        self.offset = offset
+        self._notify()
+
+    def leave(self) -> None:
+        """Stop holding the stream up."""
+        self.gone = True
+        self._notify()
+
+    async def wait_moved(self) -> None:
+        """Wait for the next `advance` or `leave`."""
+        await self._moved.wait()
+
+    def _notify(self) -> None:
+        moved, self._moved = self._moved, trio.Event()
+        moved.set()
+
+
 async def drain(
     fd: int,
     store: StreamStore,
@@ -110,6 +142,7 @@ class _Stream:
         *,
         on_bytes: Callable[[bytes], None] | None = None,
         on_progress: Callable[[], None] | None = None,
+        follower: Follower | None = None,
         turn_bytes: int = TURN_BYTES,
     ) -> None:
         os.set_blocking(fd, False)
@@ -117,21 +150,33 @@ class _Stream:
         self._store = store
         self._on_bytes = on_bytes
         self._on_progress = on_progress
+        self._follower = follower
         self._turn_bytes = turn_bytes
 
     async def to_end(self) -> None:
         pace = _Pace()
+        every_byte_seen = self._on_bytes is not None or self._follower is not None
         while True:
             await trio.lowlevel.wait_readable(self._fd)
-            moved, ended = self.take(self._turn_bytes)
+            moved, ended = self._take(await self._room(self._turn_bytes))
             if ended:
                 return
-            if self._on_bytes is None and pace.is_heavy(moved):
+            if not every_byte_seen and pace.is_heavy(moved):
                 if await self._while_heavy():
                     return
                 pace = _Pace()
 
-    def take(self, limit: int) -> tuple[int, bool]:
+    async def _room(self, limit: int) -> int:
+        """Wait until the follower has room; return how much, at most *limit*."""
+        follower = self._follower
+        while follower is not None and not follower.gone:
+            room = self._store.headroom(follower.offset)
+            if room > 0:
+                return min(room, limit)
+            await follower.wait_moved()
+        return limit
+
+    def _take(self, limit: int) -> tuple[int, bool]:
         """Take what is there, at most *limit* bytes; also say if that was the end."""
         moved = 0
         while moved < limit:
@@ -159,11 +204,16 @@ class _Stream:
         if moved and self._on_progress is not None:
             self._on_progress()
 
-    def sweep(self) -> bool:
+    async def sweep(self) -> bool:
         """Take what lies in the pipe now; True if that was its end."""
         # No more than the pipe can hold: a writer may be filling it again.
-        _, ended = self.take(fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ))
-        return ended
+        left = fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ)
+        while left > 0:
+            moved, ended = self._take(await self._room(left))
+            if ended or not moved:
+                return ended
+            left -= moved
+        return False
 
     async def _while_heavy(self) -> bool:
         """Let workers move the stream until it falls silent; True at its end."""
@@ -206,6 +256,7 @@ class Drains:
         self._running = 0
         self._all_ended = trio.Event()
         self._left_open: list[int] = []
+        self._abandoned = False
 
     def start(
         self,
@@ -214,10 +265,16 @@ class Drains:
         *,
         on_bytes: Callable[[bytes], None] | None = None,
         on_progress: Callable[[], None] | None = None,
+        follower: Follower | None = None,
     ) -> None:
-        """Start draining; arguments as for `drain`, *fd* is owned from here on."""
+        """Start draining; arguments as for `drain`, *fd* is owned from here on.
+
+        *follower* reads live from the store; the stream waits for it.
+        """
         self._running += 1
-        stream = _Stream(fd, store, on_bytes=on_bytes, on_progress=on_progress)
+        stream = _Stream(
+            fd, store, on_bytes=on_bytes, on_progress=on_progress, follower=follower
+        )
         # Made here: `finish` may come before the drain has had its first turn.
         stop = trio.CancelScope()
         self._stops.append(stop)
@@ -229,9 +286,9 @@ class Drains:
             with stop:
                 await stream.to_end()
             if stop.cancelled_caught:
-                still_open = not stream.sweep()
+                still_open = not await stream.sweep()
         finally:
-            if still_open:
+            if still_open and not self._abandoned:
                 self._left_open.append(fd)
             else:
                 os.close(fd)
@@ -254,11 +311,21 @@ class Drains:
                 await self._all_ended.wait()
             for stop in self._stops:
                 stop.cancel()
-            # Shielded: it takes a slice at most, and no descriptor is left behind.
-            with trio.CancelScope(shield=True):
+            try:
+                # A slice at most, and as long as a follower needs for a pipeful.
                 await self._all_ended.wait()
+            except trio.Cancelled:
+                self._abandon()
+                raise
         left_open, self._left_open = self._left_open, []
         return left_open
+
+    def _abandon(self) -> None:
+        """Nobody will take over what is left open: close it now and later."""
+        self._abandoned = True
+        for fd in self._left_open:
+            os.close(fd)
+        self._left_open.clear()
 
 
 async def sink(fd: int) -> None:

@@ -135,6 +135,16 @@ class StreamStore:
         whole = self.total <= self._max_spill_bytes and self._place.intact
         return file if file is not None and file.made and whole else None
 
+    def headroom(self, offset: int) -> int:
+        """Return how many more bytes may come before a reader at *offset* loses some.
+
+        A file that is given up later, for want of room, cannot be foreseen.
+        """
+        until = offset + self._max_bytes
+        if self._place.may_be_whole:
+            until = max(until, self._max_spill_bytes)
+        return until - self.total
+
     def tail(self) -> bytes:
         """Return the last ``max_bytes`` of the stream, or as much as is kept."""
         return self._place.read(self._place.window_start).data

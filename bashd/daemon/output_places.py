@@ -71,6 +71,11 @@ class InMemory:
         """Offset of the oldest byte in the window."""
         return self._window.start
 
+    @property
+    def may_be_whole(self) -> bool:
+        """Whether a file has, or can still get, the complete stream."""
+        return self._new_file is not None
+
     def write(self, data: bytes) -> None:
         """Take the next bytes."""
         if self._new_file is not None:
@@ -165,13 +170,13 @@ class InFile:
         return first_in_window(self.total, self._max_bytes)
 
     @property
-    def whole(self) -> bool:
+    def may_be_whole(self) -> bool:
         """Whether the file is short enough to be kept whole."""
         return self.total <= self._max_spill_bytes
 
     @property
     def _needed_from(self) -> int:
-        return 0 if self.whole else self.window_start
+        return 0 if self.may_be_whole else self.window_start
 
     def write(self, data: bytes) -> bool:
         """Append *data*; False (and nothing taken) when the file cannot go on."""
@@ -220,6 +225,6 @@ class InFile:
             self.intact = self.file.finish(self.total)
 
     def _slide(self, step: int) -> bool:
-        if self.whole:
+        if self.may_be_whole:
             return True
         return self.file.slide(self._needed_from, self.total, step=step)

@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from bashd.daemon.drain import Drains, drain, sink
+from bashd.daemon.drain import Drains, Follower, drain, sink
 from tests.unit.daemon.output_stage import stage
 
 pytestmark = pytest.mark.trio
@@ -239,6 +239,66 @@ async def test_a_flooding_survivor_cannot_stretch_the_sweep(made):
         await trio.sleep(0.02)
         assert store.total == total
         os.close(left)
+
+
+async def follow(store, follower, seen, ended) -> None:
+    """Read a stream in small pieces, slower than it comes."""
+    while True:
+        over = ended.is_set()
+        span = store.read_range(follower.offset, 10_000)
+        assert span.start == follower.offset
+        seen += span.data
+        follower.advance(span.end)
+        if over and not span.data:
+            return
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+async def test_a_follower_misses_no_byte_of_a_stream_that_outgrows_its_file(
+    made, in_file
+):
+    store = made.store(in_file=in_file, cap=20_000, spill=100_000)
+    seen, ended, follower = bytearray(), trio.Event(), Follower()
+    with writing("seq 1 200000") as (reader, process):
+        async with trio.open_nursery() as nursery:
+            drains = Drains(nursery)
+            drains.start(reader, store, follower=follower)
+            nursery.start_soon(follow, store, follower, seen, ended)
+            await trio.to_thread.run_sync(process.wait)
+            assert await drains.finish(0) == []
+            ended.set()
+    assert seen == "".join(f"{n}\n" for n in range(1, 200_001)).encode()
+    assert store.settle().spill_path is None
+
+
+async def test_a_follower_that_left_holds_nothing_up(made):
+    store, follower = made.store(cap=100, spill=100), Follower()
+    with writing("seq 1 10000") as (reader, _):
+        async with trio.open_nursery() as nursery:
+            drains = Drains(nursery)
+            drains.start(reader, store, follower=follower)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert store.total == 100
+            follower.leave()
+            with trio.fail_after(5):
+                assert await drains.finish(60) == []
+    assert store.settle().text.endswith("\n10000\n")
+
+
+async def test_a_finish_that_is_cancelled_leaves_no_descriptor(made):
+    before = open_count()
+    reader, writer = os.pipe()
+    os.write(writer, b"x" * 1000)
+    async with trio.open_nursery() as nursery:
+        drains = Drains(nursery)
+        drains.start(reader, made.store(cap=10, spill=10), follower=Follower())
+        with trio.move_on_after(0.02) as scope:
+            await drains.finish(0)
+        assert scope.cancelled_caught
+        nursery.cancel_scope.cancel()
+    os.close(writer)
+    assert open_count() == before
 
 
 async def test_cancelled_drains_leave_no_descriptor(made):
