@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import accounts
 from tests.support.daemons import RunningDaemon, Settings, start_daemon
-from tests.support.leaks import KINDS, snapshot, wait_until_settled
+from tests.support.leaks import KINDS, snapshot_at_rest, wait_until_settled
 from tests.support.stage import Install, checkout_or_stage
 
 if TYPE_CHECKING:
@@ -21,9 +21,14 @@ if TYPE_CHECKING:
 
     from tests.support.accounts import Account
 
-pytest_plugins = ["tests.support.strict"]
+pytest_plugins = ["tests.support.strict", "tests.support.stations"]
 
 RUNNERS = ("bwrap", "landlock")
+
+
+def pairs(*identities: str) -> list[tuple[str, str]]:
+    """Return every identity with every runner."""
+    return [(who, runner) for who in identities for runner in RUNNERS]
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +150,7 @@ def daemon_factory(
 
     with contextlib.ExitStack() as stack:
         # A stack, so that one daemon that stops badly does not keep the next one.
-        stack.callback(lambda: [shutil.rmtree(daemon.folder) for daemon in running])
+        stack.callback(lambda: [daemon.remove_folders() for daemon in running])
         try:
             yield start
         finally:
@@ -164,29 +169,39 @@ def identity(request: pytest.FixtureRequest) -> Account:
     return _account(request, request.param)
 
 
-@pytest.fixture(
-    params=[(who, runner) for who in ("root", "user") for runner in RUNNERS],
-    ids=lambda pair: f"{pair[0]}-{pair[1]}",
-)
+@pytest.fixture(params=pairs("root", "user"), ids="-".join)
 def daemon_matrix(
     request: pytest.FixtureRequest, make_daemon: DaemonFactory
 ) -> RunningDaemon:
     """A daemon of root's and of an ordinary user's, on each runner; four in all."""
+    return _daemon(request, make_daemon)
+
+
+@pytest.fixture(params=pairs("served"), ids="-".join)
+def served_daemon(
+    request: pytest.FixtureRequest, make_daemon: DaemonFactory
+) -> RunningDaemon:
+    """A daemon of root's that serves an ordinary user, on each runner."""
+    return _daemon(request, make_daemon)
+
+
+@pytest.fixture(params=pairs("root", "user", "served"), ids="-".join)
+def every_daemon(
+    request: pytest.FixtureRequest, make_daemon: DaemonFactory
+) -> RunningDaemon:
+    """`daemon_matrix` and `served_daemon`; six in all."""
+    return _daemon(request, make_daemon)
+
+
+def _daemon(
+    request: pytest.FixtureRequest, make_daemon: DaemonFactory
+) -> RunningDaemon:
     who, runner = request.param
     if (who, runner) == ("user", "bwrap"):
         request.getfixturevalue("bwrap_for_users")
-    return make_daemon(account=_account(request, who), runner=runner)
-
-
-@pytest.fixture(params=RUNNERS)
-def served_daemon(
-    request: pytest.FixtureRequest,
-    root_account: Account,
-    ordinary_user: Account,
-    make_daemon: DaemonFactory,
-) -> RunningDaemon:
-    """A daemon of root's that serves an ordinary user, on each runner."""
-    return make_daemon(account=root_account, caller=ordinary_user, runner=request.param)
+    caller = _account(request, "root" if who == "root" else "user")
+    account = _account(request, "root") if who == "served" else caller
+    return make_daemon(account=account, caller=caller, runner=runner)
 
 
 @pytest.fixture
@@ -204,7 +219,7 @@ def leaks() -> Callable[..., contextlib.AbstractContextManager[None]]:
         kinds: tuple[str, ...] = KINDS,
         within_s: float = 10,
     ) -> Generator[None, None, None]:
-        before = snapshot(daemon)
+        before = snapshot_at_rest(daemon)
         yield
         wait_until_settled(daemon, before, kinds=kinds, within_s=within_s)
 

@@ -159,7 +159,11 @@ def test_a_skip_is_a_failure_in_strict_mode(tmp_path: Path):
                 *("-p", "no:cacheprovider", "-q", str(tmp_path)),
             ],
             env=os.environ
-            | {"BASHD_TEST_STRICT": strict, "PYTHONPATH": str(REPOSITORY)},
+            | {
+                "BASHD_TEST_STRICT": strict,
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                "PYTHONPATH": str(REPOSITORY),
+            },
             cwd=tmp_path,
             capture_output=True,
             text=True,

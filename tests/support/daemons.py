@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.accounts import Account, argv_as
@@ -22,7 +24,6 @@ from tests.support.traces import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tests.support.stage import Install
 
@@ -54,6 +55,7 @@ class RunningDaemon:
     process: subprocess.Popen[bytes]
     runner: str
     mounts_before: frozenset[str] = field(repr=False)
+    workspaces: list[Path] = field(default_factory=list[Path])
 
     @property
     def pid(self) -> int:
@@ -76,15 +78,30 @@ class RunningDaemon:
         return (self.folder / "daemon.log").read_text(errors="replace")
 
     def make_workspace(self, name: str = "workspace") -> Path:
-        """Make a folder that belongs to the caller, and return it."""
-        path = _reachable_home(self.folder, self.caller) / name
+        """Make a folder that belongs to the caller; it goes when the daemon does."""
+        # An ordinary user works at home; root in the test's own folder, because /root
+        # is where real keys lie.
+        own = f"{self.folder.name}-{name}"
+        path = self.folder / name if self.caller.is_root else self.caller.home / own
         path.mkdir()
         os.chown(path, self.caller.uid, self.caller.gid)
+        self.workspaces.append(path)
         return path
+
+    def remove_folders(self) -> None:
+        """Remove what was made for this daemon: workspaces, state, config and log."""
+        for path in (*self.workspaces, self.folder):
+            shutil.rmtree(path, ignore_errors=not path.exists())
+
+    def argv_as_caller(self, argv: list[str]) -> list[str]:
+        """Return an argv that runs *argv* as the caller."""
+        return argv_as(self.caller, argv)
 
     def caller_argv(self, *arguments: str) -> list[str]:
         """Return the argv of ``bashd ARGUMENTS…`` as the caller."""
-        return argv_as(self.caller, [self.install.python, "-m", "bashd", *arguments])
+        # -P: as the installed script, which does not look for modules in the cwd.
+        start = [self.install.python, "-P", "-m", "bashd"]
+        return self.argv_as_caller([*start, *arguments])
 
     def caller_env(self, env: dict[str, str] | None = None) -> dict[str, str]:
         """Return a login's environment that leads to this daemon."""
@@ -201,7 +218,7 @@ def start_daemon(
     read_fd, write_fd = os.pipe()
     enclosure = Enclosure()
     argv = [
-        *(install.python, "-m", "bashd.daemon"),
+        *(install.python, "-P", "-m", "bashd.daemon"),
         *("--socket", str(folder / "run" / "bashd.sock")),
         *("--config", str(config), "--ready-fd", str(write_fd)),
     ]
@@ -221,6 +238,7 @@ def start_daemon(
         enclosure.close()
         process.wait()
         msg = f"the daemon is not ready, it said {said!r}\n--- log\n{daemon.log}"
+        daemon.remove_folders()
         raise DaemonFailedError(msg)
     return daemon
 
@@ -262,12 +280,6 @@ def toml(sections: Settings) -> str:
         lines.append(f"[{name}]")
         lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
     return "\n".join(lines) + "\n"
-
-
-def _reachable_home(folder: Path, caller: Account) -> Path:
-    # An ordinary user works at home; root in the test's own folder, because /root
-    # is where real keys lie.
-    return folder if caller.is_root else caller.home
 
 
 def _read_until_closed(fd: int, within_s: float) -> str:

@@ -1,12 +1,15 @@
 """Finds what a daemon has not given back: processes, mounts, cgroups, files, fds.
 
-Take a `snapshot` at rest, do the work, `wait_until_settled`: the check waits as long
+Take a `snapshot_at_rest`, do the work, `wait_until_settled`: the check waits as long
 as something is still on its way out, and fails with the difference, not with a count.
+Processes and descriptors are told apart by what they are, not by number: a spare that
+was used is replaced by another one just like it.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,30 +20,51 @@ if TYPE_CHECKING:
     from tests.support.daemons import RunningDaemon
 
 KINDS = ("processes", "mounts", "cgroups", "files", "descriptors")
+_LOOK_S = 0.05
+_LOOKS = 6
+"""So many equal looks in a row are rest: spares come within some 20 ms of each other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a daemon holds at one moment."""
+    """What a daemon holds at one moment, and how many of each."""
 
-    processes: frozenset[str]
-    mounts: frozenset[str]
-    cgroups: frozenset[str]
-    files: frozenset[str]
+    processes: Counter[str]
+    mounts: Counter[str]
+    cgroups: Counter[str]
+    files: Counter[str]
     """Everything below the state folder and the socket's folder."""
-    descriptors: frozenset[str]
-    """The daemon's, by what they lead to, with how many of them."""
+    descriptors: Counter[str]
+    """The daemon's, by what they lead to."""
 
 
 def snapshot(daemon: RunningDaemon) -> Snapshot:
     """Look at *daemon* now."""
+    commands = (describe(pid) for pid in daemon.enclosure.pids())
     return Snapshot(
-        processes=frozenset(describe(pid) for pid in daemon.enclosure.pids()),
-        mounts=mounts(),
-        cgroups=daemon.enclosure.cgroups(),
-        files=files(daemon.state_dir) | files(daemon.socket.parent),
+        processes=Counter(words.partition(" ")[2] for words in commands),
+        mounts=Counter(mounts()),
+        cgroups=Counter(daemon.enclosure.cgroups()),
+        files=Counter(files(daemon.state_dir) | files(daemon.socket.parent)),
         descriptors=descriptors(daemon.pid),
     )
+
+
+def snapshot_at_rest(daemon: RunningDaemon, *, within_s: float = 10) -> Snapshot:
+    """Wait until *daemon* stops changing, and return what it holds then.
+
+    Raises:
+        AssertionError: It never comes to rest.
+    """
+    deadline = time.monotonic() + within_s
+    last, equal = snapshot(daemon), 0
+    while equal < _LOOKS:
+        assert time.monotonic() < deadline, "the daemon does not come to rest"
+        time.sleep(_LOOK_S)
+        now = snapshot(daemon)
+        equal = equal + 1 if now == last else 0
+        last = now
+    return last
 
 
 def wait_until_settled(
@@ -59,12 +83,14 @@ def wait_until_settled(
     while left := _difference(before, snapshot(daemon), kinds):
         if time.monotonic() > deadline:
             raise AssertionError("left behind:\n" + "\n".join(left))
-        time.sleep(0.02)
+        time.sleep(_LOOK_S)
 
 
 def _difference(before: Snapshot, after: Snapshot, kinds: tuple[str, ...]) -> list[str]:
     return [
-        f"{kind}: {item}"
+        f"{kind}: {item} (x{count} more)"
         for kind in kinds
-        for item in sorted(getattr(after, kind) - getattr(before, kind))
+        for item, count in sorted(
+            (getattr(after, kind) - getattr(before, kind)).items()
+        )
     ]

@@ -23,12 +23,12 @@ def files(folder: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def descriptors(pid: int) -> frozenset[str]:
-    """Return what the descriptors of *pid* lead to, as ``TARGET xN``."""
+def descriptors(pid: int) -> Counter[str]:
+    """Return what the descriptors of *pid* lead to, and how many lead there."""
     targets: Counter[str] = Counter()
     with contextlib.suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 # Inode numbers differ between two sockets that mean the same.
                 targets[re.sub(r":\[\d+\]$", "", str(link.readlink()))] += 1
-    return frozenset(f"{target} x{count}" for target, count in targets.items())
+    return targets
