@@ -155,13 +155,12 @@ class _Stream:
 
     async def to_end(self) -> None:
         pace = _Pace()
-        every_byte_seen = self._on_bytes is not None or self._follower is not None
         while True:
             await trio.lowlevel.wait_readable(self._fd)
             moved, ended = self._take(await self._room(self._turn_bytes))
             if ended:
                 return
-            if not every_byte_seen and pace.is_heavy(moved):
+            if self._on_bytes is None and pace.is_heavy(moved):
                 if await self._while_heavy():
                     return
                 pace = _Pace()
@@ -218,8 +217,11 @@ class _Stream:
     async def _while_heavy(self) -> bool:
         """Let workers move the stream until it falls silent; True at its end."""
         while True:
+            room = await self._room(_SLICE_BYTES)
+            if room < self._turn_bytes:
+                return False  # too little for a hand-over
             async with _heavy_turns():
-                move = self._store.begin(_SLICE_BYTES)
+                move = self._store.begin(room)
                 if move is None:
                     return False  # kept in memory, piece by piece
                 moved = Moved(0, End.EMPTY)

@@ -1,10 +1,10 @@
 """Where the bytes of one output stream are kept: the store.
 
 Theory of operation. A store keeps its stream in one of two places (see
-`output_places`): in memory with a spill file on overflow (foreground runs), or in a
-private file from the first byte on (background tasks), into which the pipe is
-spliced, so that "tail", "since the last read" and "full output" are offsets and a
-killed daemon loses no byte. When a file cannot go on, the store moves to memory with
+`output_places`): in memory (foreground runs, until they overflow), or in a private
+file (background tasks, from the first byte on), into which the pipe is spliced, so
+that "tail", "since the last read" and "full output" are offsets and a killed daemon
+loses no byte. When a file cannot go on, the store moves to memory with
 the same last window: output is cut short, a command never hangs, every byte is still
 counted.
 
@@ -82,6 +82,7 @@ class StreamStore:
         self._max_spill_bytes = max_spill_bytes
         self._budget = budget or OutputBudget(sys.maxsize)
         self._on_lost = on_lost
+        self._may_slide = file_from_start
         self._settled = False
         self._in_flight: InFile | None = None
         self._place: InMemory | InFile
@@ -170,6 +171,8 @@ class StreamStore:
             memory = self._give_up(place)
             if place.total == before:
                 memory.write(data)
+        else:
+            self._end_if_too_long(place)
 
     def splice_from(self, pipe_fd: int, limit: int) -> int:
         """Take at most *limit* bytes from a non-blocking pipe.
@@ -204,7 +207,7 @@ class StreamStore:
             else has to be given to `commit` with what came of it, before the next
             `begin` or `write`.
         """
-        place = self._place
+        place = self._leave_memory()
         if isinstance(place, InMemory):
             return place.skim(limit)
         move = place.plan(limit) if place.file.make() else None
@@ -212,6 +215,13 @@ class StreamStore:
             return self._give_up(place).skim(limit)
         self._in_flight = place
         return move
+
+    def _leave_memory(self) -> InMemory | InFile:
+        """Go on in the spill file alone, once there is one; it has every byte."""
+        place = self._place
+        if isinstance(place, InMemory) and place.file is not None:
+            self._place = self._in_file(place.file, total=place.total)
+        return self._place
 
     def commit(self, move: Transfer | Skim, moved: Moved) -> None:
         """Take in what a move did."""
@@ -225,8 +235,17 @@ class StreamStore:
             place.skimmed(tail, moved.count)
         elif isinstance(move, Transfer) and not place.took(move, moved):
             self._give_up(place)
+        else:
+            self._end_if_too_long(place)
 
-    def _give_up(self, place: InFile, *, urgent: bool = False) -> InMemory:
+    def _end_if_too_long(self, place: InFile) -> None:
+        """Delete a spill file past its longest size: a rule, and no loss to tell."""
+        if not (place.may_be_whole or self._may_slide):
+            self._give_up(place, told=False)
+
+    def _give_up(
+        self, place: InFile, *, urgent: bool = False, told: bool = True
+    ) -> InMemory:
         """Go on in memory, with the last window where the stream still runs."""
         memory = self._to_memory(b"" if self._settled else place.tail(), place.total)
         if self._in_flight is place:
@@ -234,7 +253,7 @@ class StreamStore:
             place.file.empty()
         else:
             place.file.delete(urgent=urgent)
-        if self._on_lost is not None:
+        if told and self._on_lost is not None:
             self._on_lost()
         return memory
 
