@@ -227,9 +227,8 @@ class Senders:
             standing = read_standing(pid)
             confined = self._judge(pid, standing)
         except OSError as error:
-            raise NotAllowedError(
-                f"the calling process cannot be examined: {error}"
-            ) from None
+            why = f"the calling process cannot be examined: {error}"
+            raise NotAllowedError(why if sender.alive else _SENDER_ENDED) from None
         if not sender.alive:
             # What was read may be about whoever got its number next.
             raise NotAllowedError(_SENDER_ENDED)
