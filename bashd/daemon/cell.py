@@ -18,6 +18,7 @@ import errno
 import fcntl
 import json
 import os
+import select
 import socket
 import subprocess
 from collections import deque
@@ -112,6 +113,17 @@ class Spare:
         finally:
             for fd in owned:
                 os.close(fd)
+
+    def has_started(self) -> bool:
+        """Whether bash runs or nothing will any more, without taking a message.
+
+        The spare's end of the request socket closes at exec, and when it dies.
+        """
+        if self.request is None:
+            return True
+        poll = select.poll()
+        poll.register(self.request, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def outcome(self) -> wire.Failed | bool:
         """Say how far it came: True when bash was started, the failed step, or False

@@ -7,6 +7,7 @@ that stops a command wins (`Stop`).
 
 from __future__ import annotations
 
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ ABORT = "abort"
 KILL = "kill"
 _LAST_LOOK_S = 0.05
 """Least time for the pipes after a kill ladder; what lies in them is taken anyway."""
+_START_S = 0.1
+"""A start takes some milliseconds. SIGCONT does nothing to one that is only slow."""
+_START_AGAIN_S = 1.0
 
 
 class Stop:
@@ -121,10 +125,10 @@ async def _wait_end(
     spare: Spare, timeout_s: float | None, grace_s: float, stop: Stop, marker: bytes
 ) -> float | None:
     """Wait until the shell has exited; returns when the ladder ends, if it began."""
-    if timeout_s is None:
-        await spare.wake.wait()
-    else:
-        with trio.move_on_after(timeout_s):
+    deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
+    await _wait_started(spare, deadline)
+    if not spare.wake.is_set():
+        with trio.move_on_at(deadline):
             await spare.wake.wait()
     if spare.exited.is_set():
         return None
@@ -144,6 +148,22 @@ async def _wait_end(
         ladder_ends = trio.current_time()
         await spare.exited.wait()
     return ladder_ends
+
+
+async def _wait_started(spare: Spare, deadline: float) -> None:
+    """Wait until bash runs, or a moment at first: almost always it does by then.
+
+    A spare ignores what other commands of its session may send it, but for SIGSTOP,
+    which none can. One that was stopped is continued, as often as it takes.
+    """
+    patience_s = _START_S
+    while not spare.wake.is_set() and trio.current_time() < deadline:
+        with trio.move_on_at(min(deadline, trio.current_time() + patience_s)):
+            await spare.wake.wait()
+        if spare.wake.is_set() or spare.has_started():
+            return
+        spare.cell.signal(spare, signal.SIGCONT)
+        patience_s = min(2 * patience_s, _START_AGAIN_S)
 
 
 async def _cancel_when_forced(stop: Stop, scope: trio.CancelScope) -> None:

@@ -123,6 +123,7 @@ class Keeper:
                 elif fd == wakeup_fd:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wakeup_fd, 4096)
+                    self.continue_zygote()
                     self.reap_orphans()
                 elif self.zygote is not None and fd == self.zygote.fileno():
                     self.on_zygote()
@@ -246,6 +247,17 @@ class Keeper:
         os.close(request_fd)
         self.handlers[pidfd] = child
         self.epoll.register(pidfd, select.EPOLLIN)
+
+    def continue_zygote(self) -> None:
+        """Undo the SIGSTOP of a command of this cell, which no process can refuse.
+
+        The kernel tells the parent of a stop as it does of an end.
+        """
+        if self.zygote is None:
+            return
+        with contextlib.suppress(ChildProcessError, ProcessLookupError):
+            if os.waitid(os.P_PID, self.zygote_pid, os.WSTOPPED | os.WNOHANG):
+                os.kill(self.zygote_pid, signal.SIGCONT)
 
     def lose_zygote(self) -> None:
         """Forget a zygote that was ended by a command of this cell."""
