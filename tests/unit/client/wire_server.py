@@ -194,7 +194,7 @@ class WireServer:
             "exec.stdin": self._stdin,
         }
         self._threads: list[threading.Thread] = []
-        self._connections: list[Connection] = []
+        self.connections: list[Connection] = []
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -208,7 +208,7 @@ class WireServer:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for connection in self._connections:
+        for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -217,8 +217,10 @@ class WireServer:
 
     def drop_clients(self) -> None:
         """Close every connection, as a daemon that dies does."""
-        for connection in self._connections:
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        for connection in self.connections:
+            # Some have left by themselves.
+            with contextlib.suppress(OSError):
+                connection.sock.shutdown(socket.SHUT_RDWR)
 
     def asked(self, method: str) -> list[Json]:
         """Return the parameters of every request of one method so far."""
@@ -239,7 +241,7 @@ class WireServer:
             except OSError:
                 return
             connection = Connection(self, sock)
-            self._connections.append(connection)
+            self.connections.append(connection)
             self.spawn(connection.serve)
 
     def _initialize(self, _: Connection, _id: Any, _params: Json) -> Json:
