@@ -66,6 +66,13 @@ class UnknownTaskError(CallerError):
     rpc_code = -32011
 
 
+class UnknownApprovalError(CallerError):
+    """No question of this caller waits under that id."""
+
+    code = "UNKNOWN_APPROVAL"
+    rpc_code = -32015
+
+
 class StartError(CallerError):
     """The command could not be started: missing workdir, unusable path, no bash.
 

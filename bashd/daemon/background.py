@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 
 import trio
 
@@ -24,7 +25,7 @@ from bashd.daemon.execution import (
 )
 from bashd.daemon.output import StreamStore
 from bashd.daemon.records import Records
-from bashd.daemon.run import KILL, Ended, Stop, drive
+from bashd.daemon.run import KILL, Ended, Followers, Stop, drive
 from bashd.daemon.session import Session
 from bashd.daemon.task import Task, TaskTable, host_pid
 
@@ -60,6 +61,43 @@ class Background:
         Raises:
             LimitError: The user has too many running tasks.
         """
+        self._check_quota(session)
+        task = _new_task(session, command, stores, owner=owner, deadline_s=deadline_s)
+        self.list(task)
+        session.active += 1
+        self.nursery.start_soon(self._see_through, task, command, deadline_s, stdin)
+        return task
+
+    def start_unlisted(
+        self,
+        session: Session,
+        command: Command,
+        stores: tuple[StreamStore, StreamStore],
+        *,
+        owner: str | None,
+        followers: Followers,
+    ) -> Task:
+        """Start a command that may become a task; `list` gives it its id."""
+        self._check_quota(session)
+        task = _new_task(session, command, stores, owner=owner, deadline_s=None)
+        task.listed = False
+        session.active += 1
+        self.nursery.start_soon(
+            self._see_through, task, command, None, None, followers
+        )
+        return task
+
+    def list(self, task: Task) -> None:
+        """Give a task its id and show it from now on."""
+        task.task_id = self.tasks.next_id(task.session.identity.uid)
+        task.listed = True
+        self.records.save_counters(self.tasks.counters)
+        self.tasks.add(task)
+        for store in (task.stdout, task.stderr):
+            store.when_lost(partial(self.save, task))
+        self.save(task)
+
+    def _check_quota(self, session: Session) -> None:
         uid = session.identity.uid
         running = sum(not task.settled for task in self.tasks.of_user(uid))
         if running >= self.max_tasks:
@@ -67,24 +105,6 @@ class Background:
                 f"{running} tasks are running for this user; kill one, or raise"
                 " [limits] tasks"
             )
-        task = Task(
-            task_id=self.tasks.next_id(uid),
-            session=session,
-            run_id=command.run_id,
-            command=command.spec.command,
-            workdir=command.workdir or session.cwd,
-            owner=owner,
-            mode=command.mode,
-            stdout=stores[0],
-            stderr=stores[1],
-            stop=Stop(),
-            deadline_at=None if deadline_s is None else time.time() + deadline_s,
-        )
-        self.records.save_counters(self.tasks.counters)
-        self.tasks.add(task)
-        session.active += 1
-        self.nursery.start_soon(self._see_through, task, command, deadline_s, stdin)
-        return task
 
     async def _see_through(
         self,
@@ -92,6 +112,7 @@ class Background:
         command: Command,
         deadline_s: float | None,
         stdin: trio.abc.ReceiveChannel[bytes] | None,
+        followers: Followers = (None, None),
     ) -> None:
         ended, facts = _NEVER_RAN, None
         read_fd = -1
@@ -100,11 +121,13 @@ class Background:
                 read_fd, write_fd = stdin_pipe(task.session.identity.uid)
                 command = replace(command, stdin_fd=read_fd)
                 self.nursery.start_soon(feed, write_fd, stdin)
-            ended, facts = await self._run(task, command, deadline_s)
+            ended, facts = await self._run(task, command, deadline_s, followers)
         except SandboxUnavailableError as error:
             logger.warning("task %s: %s", task.task_id, error.message)
+            task.failure = error
             facts = _runner_failed(command)
         except BashdError as error:
+            task.failure = error
             text = error.message.removeprefix("spawn failed: ")
             task.stderr.write(f"spawn failed: {text}\n".encode())
         finally:
@@ -113,13 +136,18 @@ class Background:
         self._settle(task, ended, facts)
 
     async def _run(
-        self, task: Task, command: Command, deadline_s: float | None
+        self,
+        task: Task,
+        command: Command,
+        deadline_s: float | None,
+        followers: Followers,
     ) -> tuple[Ended, SandboxFacts | None]:
         def announce(started: Started) -> None:
             task.cell_id = started.slot.cell_id
             task.serial = started.spare.serial
             task.host_pid = host_pid(started.spare.pidfd)
-            self.save(task)
+            if task.listed:
+                self.save(task)
 
         started = await self.execution.start(task.session, command, announce)
         ended, started = await self.execution.run(
@@ -131,6 +159,7 @@ class Background:
             timeout_s=deadline_s,
             stop=task.stop,
             on_progress=task.notice_progress,
+            followers=followers,
             announce=announce,
         )
         return ended, _facts(started.slot.built, ended, task)
@@ -148,7 +177,7 @@ class Background:
         task.stdout.settle()
         task.stderr.settle()
         task.settle(ended, facts)
-        if not session.closing:
+        if task.listed and not session.closing:
             self.tasks.announce(task)
             self.save(task)
 
@@ -210,6 +239,29 @@ class Background:
             spare.cell.release(spare)
 
         self.nursery.start_soon(end)
+
+
+def _new_task(
+    session: Session,
+    command: Command,
+    stores: tuple[StreamStore, StreamStore],
+    *,
+    owner: str | None,
+    deadline_s: float | None,
+) -> Task:
+    return Task(
+        task_id="",
+        session=session,
+        run_id=command.run_id,
+        command=command.spec.command,
+        workdir=command.workdir or session.cwd,
+        owner=owner,
+        mode=command.mode,
+        stdout=stores[0],
+        stderr=stores[1],
+        stop=Stop(),
+        deadline_at=None if deadline_s is None else time.time() + deadline_s,
+    )
 
 
 def _facts(built: BuiltCell, ended: Ended, task: Task) -> SandboxFacts | None:

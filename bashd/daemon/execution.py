@@ -26,7 +26,7 @@ from bashd.daemon.cell import Spare
 from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot, rlimits
 from bashd.daemon.identity import run_as
 from bashd.daemon.output import StreamStore
-from bashd.daemon.run import Ended, Stop, drive
+from bashd.daemon.run import Ended, Followers, Stop, drive
 from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
 from bashd.daemon.survey import Workdir
@@ -259,6 +259,7 @@ class Execution:
         timeout_s: float | None,
         stop: Stop,
         on_progress: Callable[[], None] | None = None,
+        followers: Followers = (None, None),
         announce: Callable[[Started], None] | None = None,
     ) -> tuple[Ended, Started]:
         """See a command through; starts it again where nothing of it had run.
@@ -277,6 +278,7 @@ class Execution:
                 grace_s=self._config.executor.grace_ms / 1000,
                 stop=stop,
                 on_progress=on_progress,
+                followers=followers,
             )
             outcome = started.spare.came_to
             if outcome is True or stop.cause is not None:

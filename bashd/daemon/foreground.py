@@ -15,6 +15,7 @@ import trio
 from bashd.core.errors import AbortedError, BashdError, RunnerFailedError
 from bashd.core.model import RunResult, SandboxFacts
 from bashd.daemon.call import Call
+from bashd.daemon.drain import Follower
 from bashd.daemon.execution import (
     Command,
     Execution,
@@ -45,12 +46,14 @@ class ForegroundRun:
     workdir: str
 
 
-class _Progress:
+class Progress:
     """Wakes the streamers when a stream has grown or the run is over."""
 
     def __init__(self) -> None:
         self.event = trio.Event()
         self.over = False
+        self.followers = (Follower(), Follower())
+        """Of stdout and stderr: a stream waits rather than outrun its live reader."""
 
     def grew(self) -> None:
         event, self.event = self.event, trio.Event()
@@ -113,7 +116,7 @@ class Foreground:
         stdin: trio.abc.ReceiveChannel[bytes] | None,
         stream: bool,
     ) -> ForegroundRun:
-        progress = _Progress()
+        progress = Progress()
         feeding = trio.CancelScope()
         outcome: ForegroundRun | BashdError
         read_fd = -1
@@ -124,9 +127,10 @@ class Foreground:
                     command = replace(command, stdin_fd=read_fd)
                     nursery.start_soon(_feed, feeding, write_fd, stdin)
                 if stream:
-                    for store in stores:
-                        nursery.start_soon(_stream, call, store, progress)
-                outcome = await self._settle(session, command, stores, stop, progress)
+                    start_streams(nursery, call, stores, progress)
+                outcome = await self._settle(
+                    session, command, stores, stop, progress, stream=stream
+                )
             except BashdError as error:
                 outcome = error
             finally:
@@ -144,7 +148,9 @@ class Foreground:
         command: Command,
         stores: tuple[StreamStore, StreamStore],
         stop: Stop,
-        progress: _Progress | None,
+        progress: Progress | None,
+        *,
+        stream: bool = False,
     ) -> ForegroundRun:
         stdout, stderr = stores
         started = await self.execution.start(session, command)
@@ -157,6 +163,7 @@ class Foreground:
             timeout_s=command.spec.timeout_ms / 1000,
             stop=stop,
             on_progress=None if progress is None else progress.grew,
+            followers=progress.followers if stream and progress else (None, None),
         )
         if ended.lost and ended.cause is None:
             raise RunnerFailedError(
@@ -189,7 +196,29 @@ async def _feed(
         await feed(write_fd, pieces)
 
 
-async def _stream(call: Call, store: StreamStore, progress: _Progress) -> None:
+def start_streams(
+    nursery: trio.Nursery,
+    call: Call,
+    stores: tuple[StreamStore, StreamStore],
+    progress: Progress,
+) -> None:
+    """Send both streams live until *progress* is over."""
+    for store, follower in zip(stores, progress.followers, strict=True):
+        nursery.start_soon(_stream, call, store, progress, follower)
+
+
+async def _stream(
+    call: Call, store: StreamStore, progress: Progress, follower: Follower
+) -> None:
+    try:
+        await _stream_to_end(call, store, progress, follower)
+    finally:
+        follower.leave()
+
+
+async def _stream_to_end(
+    call: Call, store: StreamStore, progress: Progress, follower: Follower
+) -> None:
     """Send what is kept of a stream from its start on, at the client's speed."""
     offset = 0
     while True:
@@ -200,9 +229,10 @@ async def _stream(call: Call, store: StreamStore, progress: _Progress) -> None:
                 break
             offset = span.end
             data = base64.b64encode(span.data).decode("ascii")
-            piece = ExecOutput(call.request_id, store.label, data)
+            piece = ExecOutput(call.request_id, store.label, data, span.start)
             if not await call.notify("exec.output", piece):
                 return
+            follower.advance(span.end)
         if over:
             return
         await event.wait()

@@ -264,6 +264,10 @@ class StreamStore:
         else:
             self._give_up(self._place, urgent=urgent)
 
+    def when_lost(self, callback: Callable[[], None]) -> None:
+        """Call *callback* when the file goes for want of room; see ``on_lost``."""
+        self._on_lost = callback
+
     def settle(self) -> StreamOutput:
         """The stream has ended: close its file and tell what was kept."""
         if not self._settled:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
@@ -87,6 +88,8 @@ class Restore:
             logger.warning("a task of session %s is lost: %s", session.session_id, error)
             return
         self.tasks.add(task)
+        for store in stores:
+            store.when_lost(partial(self.background.save, task))
         if not task.settled:
             session.active += 1
             self._waiting[task.cell_id or "", task.serial] = task

@@ -16,7 +16,7 @@ from functools import partial
 import trio
 
 from bashd.daemon.cell import Spare
-from bashd.daemon.drain import Drains, sink
+from bashd.daemon.drain import Drains, Follower, sink
 from bashd.daemon.output import StreamStore
 from bashd.launcher import tree
 
@@ -28,6 +28,10 @@ _LAST_LOOK_S = 0.05
 _START_S = 0.1
 """A start takes some milliseconds. SIGCONT does nothing to one that is only slow."""
 _START_AGAIN_S = 1.0
+
+
+Followers = tuple[Follower | None, Follower | None]
+"""Live readers of stdout and stderr, for which the streams wait."""
 
 
 class Stop:
@@ -92,12 +96,13 @@ async def drive(
     grace_s: float,
     stop: Stop,
     on_progress: Callable[[], None] | None = None,
+    followers: Followers = (None, None),
 ) -> Ended:
     """See a started command through to its settlement.
 
     The caller has sent the request. Takes over the spare's pipes, and releases the
     spare (at once, or after the kill ladder has gone through its last rung).
-    *on_progress* is called whenever a stream has grown.
+    *on_progress* is called whenever a stream has grown; *followers* read live.
     """
     began = trio.current_time()
     stop.bind(spare.wake)
@@ -106,8 +111,12 @@ async def drive(
     marker = tree.MARKER + run_id.encode()
     async with trio.open_nursery() as nursery:
         drains = Drains(nursery)
-        drains.start(out_fd, stdout, on_progress=on_progress)
-        drains.start(err_fd, stderr, on_progress=on_progress)
+        drains.start(
+            out_fd, stdout, on_progress=on_progress, follower=followers[0]
+        )
+        drains.start(
+            err_fd, stderr, on_progress=on_progress, follower=followers[1]
+        )
         ladder_ends = await _wait_end(spare, timeout_s, grace_s, stop, marker)
         bound = grace_s
         if ladder_ends is not None:

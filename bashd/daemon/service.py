@@ -29,10 +29,12 @@ from bashd.core.policy import Policy
 from bashd.core.resolve import resolve_request
 from bashd.daemon.access import ConfinedAs
 from bashd.daemon.adoption import AdoptionSocket
+from bashd.daemon.approvals import Approvals
 from bashd.daemon.background import Background
 from bashd.daemon.call import Call, Handler
 from bashd.daemon.cell import Cell
 from bashd.daemon.cells import Environment, Tools
+from bashd.daemon.detach import run_or_detach
 from bashd.daemon.execution import Command, Execution
 from bashd.daemon.folders import DaemonFolders
 from bashd.daemon.foreground import Foreground, ForegroundRun
@@ -52,6 +54,8 @@ from bashd.daemon.task import Task, TaskTable
 from bashd.daemon.task_calls import TaskCalls
 from bashd.protocol.messages import (
     PROTOCOL_VERSION,
+    DetachParams,
+    DetachResult,
     Empty,
     ExecParams,
     ExecutorDefaults,
@@ -135,6 +139,8 @@ class Service:
                 "daemon.status": self._status,
                 "exec.run": self._exec_run,
                 "exec.start": self._exec_start,
+                "exec.run_or_detach": self._exec_run_or_detach,
+                **Approvals(self.sessions, self.config.approval.wait_s).handlers(),
                 **session_calls.handlers(),
                 **task_calls.handlers(),
             }
@@ -300,6 +306,26 @@ class Service:
             stdin=call.stdin or await _one_piece(params.stdin_b64),
         )
         return task.info()
+
+    async def _exec_run_or_detach(
+        self, call: Call, params: DetachParams
+    ) -> DetachResult:
+        assert self._background is not None  # noqa: S101 - handlers exist while serving
+        if not 0 < params.limit_ms < float("inf"):
+            raise InvalidParamsError("limit_ms must be a positive finite number")
+        inner = params.call
+        session = await self._session_of(call, inner)
+        command = await self._prepare(session, inner)
+        return await run_or_detach(
+            self._background,
+            session,
+            command,
+            self._stores(session, command.spec, file_from_start=True),
+            call,
+            owner=inner.owner,
+            limit_s=params.limit_ms / 1000,
+            stream=inner.stream,
+        )
 
     async def _session_of(self, call: Call, params: ExecParams) -> Session:
         identity = call.caller.identity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bashd.core.errors import BashdError, NotAllowedError
+from bashd.core.errors import BashdError, InvalidParamsError, NotAllowedError
 from bashd.core.model import Mode
 from bashd.core.policy import Policy
 from bashd.daemon.background import Background
@@ -17,13 +17,18 @@ from bashd.daemon.sessions import Sessions
 from bashd.daemon.task import TaskTable
 from bashd.protocol.messages import (
     Empty,
+    SessionApprovalParams,
     SessionAttachParams,
     SessionInfo,
     SessionList,
     SessionModeParams,
     SessionOpenParams,
     SessionParams,
+    SessionRecordParams,
 )
+
+_RECORDED = frozenset({"approval/asked", "approval/decided"})
+"""Events a client may write; all others are the daemon's own observations."""
 
 
 class SessionCalls:
@@ -53,6 +58,8 @@ class SessionCalls:
             "session.get": self._get,
             "session.list": self._list,
             "session.set_mode": self._set_mode,
+            "session.set_approval": self._set_approval,
+            "session.record": self._record,
             "session.close": self._close,
         }
 
@@ -111,6 +118,27 @@ class SessionCalls:
         mode = None if params.mode is None else str(params.mode)
         session.log.append({"type": "bash/sandbox-mode", "mode": mode})
         return info
+
+    async def _set_approval(
+        self, call: Call, params: SessionApprovalParams
+    ) -> SessionInfo:
+        session = self._sessions.find(call.caller.uid, params.session_id)
+        if params.approval not in ("ask", "never"):
+            raise InvalidParamsError('approval policy must be one of "ask" or "never"')
+        session.approval = params.approval
+        self._sessions.save(session)
+        session.log.append({"type": "approval/policy", "policy": params.approval})
+        return await self._info(session)
+
+    async def _record(self, call: Call, params: SessionRecordParams) -> Empty:
+        session = self._sessions.find(call.caller.uid, params.session_id)
+        kind = params.event.get("type")
+        if kind not in _RECORDED:
+            raise InvalidParamsError(
+                f"a client may record {' and '.join(sorted(_RECORDED))}, not {kind!r}"
+            )
+        session.log.append(dict(params.event))
+        return Empty()
 
     async def _close(self, call: Call, params: SessionParams) -> Empty:
         await self.close_session(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from bashd.core.errors import BashdError
 from bashd.core.model import Mode, SandboxFacts, TaskInfo, TaskRead, TaskStatus
 from bashd.core.output import decode_delta, join_delta
 from bashd.daemon.output import StreamStore
@@ -48,6 +49,11 @@ class Task:
     cell_id: str | None = None
     serial: int = 0
     """With *cell_id*: which process it is, for a daemon that takes over."""
+    listed: bool = True
+    """False while a foreground call still waits for it; it has no id yet."""
+    failure: BashdError | None = None
+    """Why it never ran, for that call."""
+    ended: Ended | None = None
     announced: bool = False
     """A subscriber has been told that it settled."""
     host_pid: int = 0
@@ -73,6 +79,7 @@ class Task:
 
     def settle(self, ended: Ended, sandbox: SandboxFacts | None) -> None:
         """Take in how it ended; the status of a kill is not overwritten."""
+        self.ended = ended
         self.exit_code, self.signal = ended.exit_code, ended.signal
         self.cpu_ms, self.max_rss_bytes = ended.cpu_ms, ended.max_rss_bytes
         self.sandbox = sandbox

@@ -167,6 +167,102 @@ class ExecParams:
 
 
 @dataclass(frozen=True, slots=True)
+class DetachParams:
+    """One command that may go on as a background task."""
+
+    call: ExecParams
+    limit_ms: int | float
+    """Milliseconds in the foreground."""
+
+
+@dataclass(frozen=True, slots=True)
+class DetachResult:
+    """What became of it: exactly one of the two is set."""
+
+    result: RunResult | None
+    task: TaskInfo | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionApprovalParams:
+    """Change whether a session's calls may ask a person; from its next call on."""
+
+    session_id: str
+    approval: str
+    """``ask`` or ``never``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAskParams:
+    """Ask a watching person about one call."""
+
+    session_id: str
+    call_id: str
+    command: str
+    """Exactly what will run if it is allowed."""
+    reason: str
+    mode: str | None = None
+    """The wider mode asked for; None: a rule asked about a plain call."""
+    workdir: str | None = None
+    tool_name: str = "bash"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalInfo:
+    """One question as a watcher sees it. Everything in it is a caller's text: escape
+    it before you show it."""
+
+    approval_id: str
+    session_id: str
+    call_id: str
+    tool_name: str
+    command: str
+    workdir: str
+    mode: str | None
+    reason: str
+    asked_at: float
+    """Seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalOutcome:
+    """``allowed-once``, ``rejected``, ``cancelled`` or ``unavailable``."""
+
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalList:
+    """Questions that wait, oldest first."""
+
+    approvals: tuple[ApprovalInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalDecideParams:
+    """Answer one question, once."""
+
+    approval_id: str
+    outcome: str
+    """``allowed-once`` or ``rejected``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAsked:
+    """Notification after ``approval.watch``: somebody asks."""
+
+    approval: ApprovalInfo
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSettled:
+    """Notification after ``approval.watch``: a question has its answer."""
+
+    approval_id: str
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExecCancelParams:
     """Abort the ``exec.run`` that was sent with this request id."""
 
@@ -313,10 +409,12 @@ METHODS: Final[dict[str, tuple[type, type]]] = {
     "session.get": (SessionParams, SessionInfo),
     "session.list": (Empty, SessionList),
     "session.set_mode": (SessionModeParams, SessionInfo),
+    "session.set_approval": (SessionApprovalParams, SessionInfo),
     "session.record": (SessionRecordParams, Empty),
     "session.close": (SessionParams, Empty),
     "exec.run": (ExecParams, RunResult),
     "exec.start": (ExecParams, TaskInfo),
+    "exec.run_or_detach": (DetachParams, DetachResult),
     "exec.cancel": (ExecCancelParams, Empty),
     "exec.stdin": (ExecStdinParams, Empty),
     "task.get": (TaskParams, TaskMaybe),
@@ -327,11 +425,17 @@ METHODS: Final[dict[str, tuple[type, type]]] = {
     "task.kill": (TaskParams, TaskKillResult),
     "task.wait": (TaskParams, TaskInfo),
     "task.subscribe": (SessionParams, Empty),
+    "approval.ask": (ApprovalAskParams, ApprovalOutcome),
+    "approval.list": (Empty, ApprovalList),
+    "approval.decide": (ApprovalDecideParams, Empty),
+    "approval.watch": (Empty, ApprovalList),
 }
 """Method name to (parameters, result)."""
 
 NOTIFICATIONS: Final[dict[str, type]] = {
     "exec.output": ExecOutput,
     "task.done": TaskDone,
+    "approval.asked": ApprovalAsked,
+    "approval.settled": ApprovalSettled,
 }
 """Daemon to client, without an id."""
