@@ -1,0 +1,283 @@
+"""A daemon's life in one process: ready, idle, reload, and the order of the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from bashd.core.errors import ConfigError
+from bashd.daemon.call import Call
+from bashd.daemon.lifecycle import Life, live
+from bashd.daemon.listener import Listener, bind
+from bashd.daemon.notify import Notifier
+from bashd.daemon.quota import Bounds
+from bashd.daemon.server import Server
+from bashd.daemon.socket_folder import SocketPlace
+from bashd.protocol.messages import StatusResult
+from tests.support.served import INITIALIZE, SmallService, Wire, status
+
+pytestmark = pytest.mark.trio
+
+
+@dataclass
+class LivingService(SmallService):
+    """A service that can be busy and takes its time to stop."""
+
+    busy: bool = False
+    stopping: trio.Event = field(default_factory=trio.Event)
+    may_stop: trio.Event = field(default_factory=trio.Event)
+
+    async def serve(
+        self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        await self.may_stop.wait()
+
+
+class Daemon:
+    """One daemon that `live` runs."""
+
+    def __init__(self, listener: Listener, service: LivingService) -> None:
+        self.listener = listener
+        self.service = service
+        self.accepts = trio.Event()
+        self.ended = trio.Event()
+        self.clean: bool | None = None
+        self.reloading = trio.Event()
+
+    def connect(self) -> Wire:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.connect(self.listener.path)
+        sock.settimeout(0)
+        return Wire(sock)
+
+    async def greet(self) -> Wire:
+        wire = self.connect()
+        await wire.send(INITIALIZE)
+        assert "result" in await wire.receive()
+        return wire
+
+    @property
+    def owns_the_path(self) -> bool:
+        return Path(f"{self.listener.path}.owner").exists()
+
+    @property
+    def has_a_name(self) -> bool:
+        return Path(self.listener.path).exists()
+
+
+@contextlib.asynccontextmanager
+async def living(
+    tmp_path: Path,
+    *,
+    service: LivingService | None = None,
+    idle_exit_s: float | None = None,
+    stop_s: float = 60,
+    environ: dict[str, str] | None = None,
+    reload: Callable[[], None] = lambda: None,
+) -> AsyncGenerator[Daemon]:
+    listener = bind(SocketPlace(str(tmp_path / "run" / "b.sock")))
+    service = service or LivingService()
+    daemon = Daemon(listener, service)
+    bounds = Bounds(flush_s=0.2)
+
+    async def reload_now() -> None:
+        daemon.reloading.set()
+        reload()
+        await trio.lowlevel.checkpoint()
+
+    life = Life(
+        listener=listener,
+        service=service,
+        server=Server(listener.socket, service, bounds=bounds),
+        notifier=Notifier(environ or {}),
+        announce=daemon.accepts.set,
+        reload=reload_now,
+        stop_s=stop_s,
+        idle_exit_s=idle_exit_s,
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def run() -> None:
+                daemon.clean = await live(life)
+                daemon.ended.set()
+
+            nursery.start_soon(run)
+            await daemon.accepts.wait()
+            yield daemon
+            service.may_stop.set()
+            if not daemon.ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
+            await daemon.ended.wait()
+    finally:
+        life.notifier.close()
+        listener.release()
+
+
+async def test_term_ends_it_cleanly(tmp_path: Path):
+    async with living(tmp_path) as daemon:
+        daemon.service.may_stop.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await daemon.ended.wait()
+        assert daemon.clean
+        assert not daemon.has_a_name
+
+
+async def test_while_tasks_end_nobody_new_comes_and_who_is_there_gets_results(
+    tmp_path: Path,
+):
+    service = LivingService()
+
+    async def run(_call: Call, _params: object) -> StatusResult:
+        await service.stopping.wait()
+        return await status(_call, _params)
+
+    service.handlers["exec.run"] = run
+    async with living(tmp_path, service=service) as daemon:
+        wire = await daemon.greet()
+        await wire.request(1, "exec.run", command="sleep 9")
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await service.stopping.wait()
+        assert not daemon.has_a_name
+        # The right to the path is kept until the tasks are gone.
+        assert daemon.owns_the_path
+        assert (await wire.receive())["id"] == 1
+        assert not daemon.ended.is_set()
+        service.may_stop.set()
+        await daemon.ended.wait()
+        with pytest.raises(EOFError):
+            await wire.receive()
+        wire.close()
+
+
+async def test_a_stop_that_hangs_is_bounded_and_not_called_clean(tmp_path: Path):
+    async with living(tmp_path, stop_s=0.05) as daemon:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await daemon.ended.wait()
+        assert daemon.clean is False
+
+
+async def test_a_second_signal_does_not_wait(tmp_path: Path):
+    async with living(tmp_path, stop_s=60) as daemon:
+        os.kill(os.getpid(), signal.SIGINT)
+        await daemon.service.stopping.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        await daemon.ended.wait()
+        assert daemon.clean is False
+
+
+async def test_hup_reloads_and_a_bad_configuration_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    def refuse() -> None:
+        raise ConfigError("bashd.toml: executor.timeout_ms: must be positive")
+
+    async with living(tmp_path, reload=refuse) as daemon:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await daemon.reloading.wait()
+        assert "must be positive" in caplog.text
+        wire = await daemon.greet()
+        wire.close()
+
+
+# Idle
+
+
+async def test_an_idle_daemon_leaves(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+):
+    del autojump_clock
+    async with living(tmp_path, idle_exit_s=600) as daemon:
+        daemon.service.may_stop.set()
+        started = trio.current_time()
+        await daemon.ended.wait()
+        assert daemon.clean
+        assert trio.current_time() - started == pytest.approx(600, abs=1)
+
+
+async def test_it_stays_while_somebody_is_connected(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+):
+    del autojump_clock
+    async with living(tmp_path, idle_exit_s=600) as daemon:
+        daemon.service.may_stop.set()
+        wire = await daemon.greet()
+        await trio.sleep(10_000)
+        assert not daemon.ended.is_set()
+        wire.close()
+        left = trio.current_time()
+        await daemon.ended.wait()
+        assert trio.current_time() - left == pytest.approx(600, abs=1)
+
+
+async def test_it_stays_while_a_task_runs_without_clients(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+):
+    del autojump_clock
+    async with living(tmp_path, idle_exit_s=600) as daemon:
+        daemon.service.may_stop.set()
+        daemon.service.busy = True
+        await trio.sleep(10_000)
+        assert not daemon.ended.is_set()
+        daemon.service.busy = False
+        settled = trio.current_time()
+        await daemon.ended.wait()
+        assert 600 <= trio.current_time() - settled <= 610
+
+
+async def test_who_connects_in_the_last_moment_is_served(tmp_path: Path):
+    async with living(tmp_path, idle_exit_s=0.05) as daemon:
+        wire = daemon.connect()
+        # The loop stands still, so that the time is up and the client in the backlog
+        # when it looks again.
+        time.sleep(0.1)  # noqa: ASYNC251
+        await wire.send(INITIALIZE)
+        assert "result" in await wire.receive()
+        assert daemon.has_a_name
+        wire.close()
+        daemon.service.may_stop.set()
+        await daemon.ended.wait()
+        assert not daemon.has_a_name
+
+
+# The service manager
+
+
+async def test_the_manager_hears_of_every_change(tmp_path: Path):
+    address = str(tmp_path / "notify")
+    environ = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "60000"}
+    with trio.socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        await manager.bind(address)
+
+        async def hear(wanted: bytes) -> None:
+            with trio.fail_after(5):
+                while not (await manager.recv(4096)).startswith(wanted):
+                    pass
+
+        async with living(tmp_path, environ=environ) as daemon:
+            daemon.service.may_stop.set()
+            await hear(b"READY=1\nSTATUS=listening on ")
+            for _ in range(3):
+                await hear(b"WATCHDOG=1")
+            os.kill(os.getpid(), signal.SIGHUP)
+            await hear(b"RELOADING=1\nMONOTONIC_USEC=")
+            await hear(b"READY=1")
+            os.kill(os.getpid(), signal.SIGTERM)
+            await hear(b"STOPPING=1")
+            await daemon.ended.wait()
