@@ -152,7 +152,8 @@ async def _leave_when_idle(
             continue
         with trio.move_on_after(after_s) as pause:
             await server.wait_changed()
-        if not pause.cancelled_caught or service.busy:
+        # The time may be up and a client let in, both since we last looked.
+        if not pause.cancelled_caught or server.connections or service.busy:
             continue
         if life.listener.stop_if_unused(lambda: server.accept_pending(connections)):
             logger.info("idle for %g seconds: ending", after_s)
