@@ -153,7 +153,7 @@ def test_root_refuses_modules_from_where_everybody_can_write(program: Program):
 
 
 @pytest.fixture
-def ready_pipe() -> Iterator[tuple[int, Callable[[], str]]]:
+def ready_pipe() -> tuple[int, Callable[[], str]]:
     """A write end to pass on, and a function that reads what was said."""
     read_fd, write_fd = os.pipe()
     os.set_inheritable(write_fd, True)
