@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bashd.client.ambient import ambient_of
 from bashd.client.folder import absolute
-from bashd.core.errors import InvalidParamsError
+from bashd.core.errors import ConnectError, InvalidParamsError
 from bashd.core.model import ExecSpec, Mode, RunResult, TaskInfo, TaskRead
 from bashd.protocol.codec import from_wire, to_wire
 from bashd.protocol.messages import (
+    ApprovalAskParams,
+    ApprovalOutcome,
+    DetachParams,
+    DetachResult,
     Empty,
     ExecParams,
     OwnerResult,
@@ -129,6 +133,32 @@ def subscribe(session_id: str) -> Call[None]:
 def run(spec: ExecSpec, session_id: str, *, stream: bool) -> Call[RunResult]:
     """Run in the foreground; *stream* asks for live output."""
     return _call("exec.run", _exec_params(spec, session_id, stream=stream), RunResult)
+
+
+def run_or_detach(
+    spec: ExecSpec, session_id: str, *, limit_ms: float, stream: bool
+) -> Call[RunResult | TaskInfo]:
+    """Run in the foreground for *limit_ms*, then go on in the background."""
+    params = DetachParams(_exec_params(spec, session_id, stream=stream), limit_ms)
+
+    def read(result: object) -> RunResult | TaskInfo:
+        outcome = from_wire(DetachResult, result)
+        if outcome.result is not None:
+            return outcome.result
+        if outcome.task is not None:
+            return outcome.task
+        raise ConnectError("the daemon sent neither a result nor a task")
+
+    return Call("exec.run_or_detach", to_wire(params), read)
+
+
+def ask_approval(question: ApprovalAskParams) -> Call[str]:
+    """Have the caller's watchers asked about one command."""
+    return Call(
+        "approval.ask",
+        to_wire(question),
+        lambda result: from_wire(ApprovalOutcome, result).outcome,
+    )
 
 
 def start(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio.abc import SocketAttribute
@@ -41,11 +41,15 @@ if TYPE_CHECKING:
         TaskRead,
     )
     from bashd.protocol.messages import (
+        ApprovalAskParams,
         SessionInfo,
         StatusResult,
         TaskLogsParams,
         TaskLogsResult,
     )
+
+
+T = TypeVar("T")
 
 
 @contextlib.asynccontextmanager
@@ -203,7 +207,55 @@ class Client:
         spec = self._settings.as_spec(command, options)
         _refuse_if_aborted(abort)
         call = calls.run(spec, self.session.session_id, stream=on_output is not None)
-        pending = self._connection.begin(call, on_output)
+        return await self._ask_or_cancel(call, abort, on_output)
+
+    async def run_or_detach(
+        self,
+        spec: ExecSpec,
+        /,
+        *,
+        limit_ms: float,
+        abort: AbortSignal | None = None,
+        on_output: OutputSink | None = None,
+    ) -> RunResult | TaskInfo:
+        """Run in the foreground, but no longer than a limit.
+
+        Past it the command goes on as a background task of the spec's owner, with every
+        byte it has printed still unread, and without a timeout.
+
+        Args:
+            spec: The command, resolved.
+            limit_ms: Milliseconds in the foreground.
+            abort: Ends the command while it is in the foreground.
+            on_output: Receives live output until then.
+
+        Raises:
+            StartError: As `run`; so do the other errors.
+        """
+        _refuse_if_aborted(abort)
+        call = calls.run_or_detach(
+            spec,
+            self.session.session_id,
+            limit_ms=limit_ms,
+            stream=on_output is not None,
+        )
+        return await self._ask_or_cancel(call, abort, on_output)
+
+    async def ask_approval(
+        self, question: ApprovalAskParams, *, abort: AbortSignal | None = None
+    ) -> str:
+        """Have the caller's watchers asked; returns the word of the outcome.
+
+        Args:
+            question: About which command of which session.
+            abort: Withdraws the question when it fires.
+        """
+        return await self._ask_or_cancel(calls.ask_approval(question), abort, None)
+
+    async def _ask_or_cancel(
+        self, call: calls.Call[T], abort: AbortSignal | None, sink: OutputSink | None
+    ) -> T:
+        pending = self._connection.begin(call, sink)
 
         def cancel() -> None:
             self._connection.cancel(pending.request_id)

@@ -17,6 +17,7 @@ class DetachingExecutor(Protocol):
     async def run_or_detach(
         self,
         spec: ExecSpec,
+        /,
         *,
         limit_ms: float,
         abort: AbortSignal | None = None,

@@ -35,11 +35,15 @@ _DETAIL_LIMIT: Final = 3
 _OPERATION_WORDS: Final = {
     "write": "write to",
     "read": "read of",
+    "create": "creation of",
+    "remove": "removal of",
+    "rename": "renaming of",
+    "link": "linking of",
+    "change": "change of",
     "execute": "execution of",
     "connect": "connection to",
-    "signal": "signal to",
-    "bind": "bind to",
 }
+"""How a line speaks of an operation; one without an entry reads ``<operation> to``."""
 
 
 def render_run(

@@ -1,21 +1,25 @@
 """Where the cases get their executors from.
 
-`executor_factory` is the one seam: a parameter of it is a way to run the cases. A
-host over a daemon is added by listing it here.
+`executor_factory` is the one seam: its parameters are the ways to run the cases, in this
+process and over the socket of a daemon.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.conftest import daemon_factory
+from tests.contract.daemon_host import DaemonPool, daemon_host
 from tests.contract.world import HostFactory, local_host
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-HOSTS: dict[str, HostFactory] = {"in-process": local_host}
+    from tests.support.stage import Install
 
 
 @pytest.fixture
@@ -24,15 +28,24 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(params=list(HOSTS))
+@pytest.fixture(scope="session")
+def daemon_pool(reachable_tmp: Path, install: Install) -> Iterator[DaemonPool]:
+    """The daemons of all cases."""
+    with daemon_factory(reachable_tmp, install) as start:
+        yield DaemonPool(start)
+
+
+@pytest.fixture(params=["in-process", "daemon"])
 def executor_factory(request: pytest.FixtureRequest) -> HostFactory:
     """``async with executor_factory(**settings) as host``; see `local_host`."""
-    return HOSTS[request.param]
+    if request.param == "in-process":
+        return local_host
+    return daemon_host(request.getfixturevalue("daemon_pool"))
 
 
 @pytest.fixture
-def workspace(tmp_path: Path) -> Path:
-    """An empty directory to be the root of a confined session."""
-    path = tmp_path / "ws"
-    path.mkdir()
+def workspace(reachable_tmp: Path) -> Path:
+    """An empty directory to be the root of a confined session; not below /tmp."""
+    path = reachable_tmp / f"case-{secrets.token_hex(4)}" / "ws"
+    path.mkdir(parents=True)
     return path.resolve()

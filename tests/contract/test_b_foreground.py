@@ -11,9 +11,10 @@ import pytest
 from bashd.core.abort import AbortSignal
 from bashd.core.model import Mode, SandboxFacts, StreamOutput
 from bashd.tools.render import ESCALATION_HINT, render_run
-from tests.contract.world import HostFactory, World
+from tests.contract.world import Caller, HostFactory, World
 from tests.support.local_executor import is_running
 from tests.support.scripted_executor import run_result
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -146,15 +147,16 @@ async def test_c045_each_session_its_own_directory(
 ) -> None:
     async with executor_factory() as host:
         world = World(host)
-        texts: dict[str, str] = {}
+        callers = [await world.session(cwd=cwd) for cwd in ("/usr", "/tmp")]
+        texts: dict[str | None, str] = {}
 
-        async def where(cwd: str) -> None:
-            caller = await world.session(cwd=cwd)
-            texts[cwd] = (await world.bash("sleep 0.1; pwd", caller)).text
+        async def where(caller: Caller) -> None:
+            result = await world.bash("sleep 0.1; pwd", caller)
+            texts[caller.agent.cwd] = result.text
 
         async with anyio.create_task_group() as group:
-            group.start_soon(where, "/usr")
-            group.start_soon(where, "/tmp")
+            for caller in callers:
+                group.start_soon(where, caller)
     assert texts == {"/usr": "/usr\n", "/tmp": "/tmp\n"}
 
 
@@ -198,7 +200,11 @@ async def test_c048_abort_ends_the_process_group(
             assert result.text == "Error: command aborted"
             assert (result.is_error, result.code) == (True, "TOOL_ABORTED")
     assert len(running) == 2
-    assert not any(is_running(pid) for pid in running)
+
+    async def all_gone() -> bool:
+        return not any(is_running(pid) for pid in running)
+
+    await until(all_gone)
 
 
 async def test_c049_a_call_aborted_before_never_starts(

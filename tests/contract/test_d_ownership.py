@@ -57,7 +57,7 @@ async def test_c077_the_token_counts_not_the_agent(
     async with executor_factory() as host:
         world = World(host)
         first = await world.session()
-        second = world.join(first.agent.session_id)
+        second = world.join(first.session)
         task_id = await world.start("echo mine", first)
         await world.settled(task_id, first)
         result = await world.output(task_id, second)

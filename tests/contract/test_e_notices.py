@@ -9,8 +9,9 @@ import pytest
 from bashd.core.model import Mode, TaskStatus
 from bashd.tools.agent import Agent, Agents
 from bashd.tools.notices import watch
-from tests.contract.world import HostFactory, World
+from tests.contract.world import HostFactory, World, local_host
 from tests.support.scripted_executor import ScriptedExecutor, task_info
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +47,12 @@ async def test_a_killed_task_gives_one_notice(executor_factory: HostFactory) -> 
     async with executor_factory() as host:
         world = World(host)
         caller = await world.session()
-        task_id = await world.start("sleep 60", caller)
+        task_id = await world.start("echo up; sleep 60", caller)
+
+        async def up() -> bool:
+            return "up" in (await world.output(task_id, caller)).text
+
+        await until(up)
         await world.kill(task_id, caller)
         await world.settled(task_id, caller)
     assert [text for text, _ in caller.notices] == [
@@ -81,12 +87,16 @@ async def test_c087_no_owner_no_notice(executor_factory: HostFactory) -> None:
     assert bystander.notices == []
 
 
-def agents_raising(message: str) -> Agents:
+def raising_agent(session_id: str, message: str) -> Agent:
     def inject(_text: str, _source: dict[str, str]) -> None:
         raise RuntimeError(message)
 
+    return Agent(session_id, inject=inject)
+
+
+def agents_raising(message: str) -> Agents:
     agents = Agents()
-    agents.add("x", Agent("s", inject=inject))
+    agents.add("x", raising_agent("s", message))
     return agents
 
 
@@ -110,8 +120,10 @@ async def test_c089_a_failing_listener_starves_nobody(
     executor_factory: HostFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with executor_factory() as host:
-        world = World(host, agents=agents_raising("the log is full"))
-        caller = world.join("s")
+        world = World(host)
+        caller = await world.session(key="x")
+        session_id = caller.agent.session_id
+        world.agents.add("x", raising_agent(session_id, "the log is full"))
         heard: list[str] = []
         executor = world.executor(caller)
         world.tools(caller)
@@ -122,8 +134,9 @@ async def test_c089_a_failing_listener_starves_nobody(
     assert "the log is full" in caplog.text
 
 
-async def test_c091_no_notice_once_disposed(executor_factory: HostFactory) -> None:
-    async with executor_factory() as host:
+async def test_c091_no_notice_once_disposed() -> None:
+    # In process only: leaving a daemon leaves its tasks running.
+    async with local_host() as host:
         world = World(host)
         caller = await world.session()
         await world.start("sleep 60", caller)

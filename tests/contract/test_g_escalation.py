@@ -21,7 +21,7 @@ from bashd.tools.agent import Agent
 from bashd.tools.approval import ApprovalRequest, ApprovalService
 from bashd.tools.session import LoggedSession, MemoryLog, mode_event, policy_event
 from bashd.tools.toolset import Call, ToolResult, Toolset
-from tests.contract.world import Caller, HostFactory, World
+from tests.contract.world import Caller, HostFactory, World, local_host
 from tests.support.scripted_executor import ScriptedExecutor
 
 if TYPE_CHECKING:
@@ -81,21 +81,24 @@ OpenScene = Callable[..., AbstractAsyncContextManager[Scene]]
 def open_scene(executor_factory: HostFactory, workspace: Path) -> OpenScene:
     @asynccontextmanager
     async def scene(
-        approvals: Approver | None = None, *, default: Mode = Mode.READ_ONLY
+        approvals: Approver | None = None,
+        *,
+        default: Mode = Mode.READ_ONLY,
+        approval: str = "ask",
     ) -> AsyncGenerator[Scene]:
         async with executor_factory(
             root=str(workspace), cwd=str(workspace), sandbox_mode=default
         ) as host:
             world = World(host, approvals=approvals)
-            yield Scene(world, await world.session(cwd=str(workspace)), workspace)
+            caller = await world.session(cwd=str(workspace), approval=approval)
+            yield Scene(world, caller, workspace)
 
     return scene
 
 
-async def test_c107_nothing_to_escalate_without_a_sandbox(
-    executor_factory: HostFactory,
-) -> None:
-    async with executor_factory() as host:
+async def test_c107_nothing_to_escalate_without_a_sandbox() -> None:
+    # In process only: no configuration takes a daemon's sandbox away.
+    async with local_host() as host:
         world = World(host, approvals=Person().service())
         result = await world.bash("true", await world.session(), **WRITE)
     assert result.text == (
@@ -274,8 +277,7 @@ async def test_c122_c123_policy_never_asks_nobody(
     open_scene: OpenScene, *, first: bool
 ) -> None:
     service, person = ApprovalService(), Person()
-    async with open_scene(service) as scene:
-        await scene.caller.log.append(policy_event("never"))
+    async with open_scene(service, approval="never") as scene:
         service.register(person, first=first)
         result = await scene.bash("touch f", **WRITE)
         decided = await scene.caller.events("approval/decided")

@@ -1,8 +1,8 @@
 """What a case needs: an executor, callers with sessions, and the tools over both.
 
-A `Host` is where executors come from. `LocalHost` makes one in this process; a host
-that speaks to a daemon gives every session a connection of its own. The cases are
-written against `World` and do not know which it is.
+A `Host` is where executors come from. `LocalHost` makes one in this process;
+`tests.contract.daemon_host` speaks to a daemon, where every session has a connection of
+its own. The cases are written against `World` and do not know which it is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,44 @@ import anyio
 
 from bashd.core.executor import Executor
 from bashd.tools.agent import Agent, Agents
-from bashd.tools.session import LoggedSession, MemoryLog, mode_event
+from bashd.tools.session import (
+    LoggedSession,
+    MemoryLog,
+    SessionState,
+    mode_event,
+    policy_event,
+)
 from bashd.tools.toolset import Call, ToolResult, Toolset
 from tests.support.local_executor import Bwrap, LocalConfig, LocalExecutor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from bashd.core.abort import AbortSignal
     from bashd.core.model import Mode, TaskInfo
     from bashd.tools.approval import Approver
     from bashd.tools.hooks import Hook
+
+
+class HostSession(Protocol):
+    """One session of a host."""
+
+    @property
+    def session_id(self) -> str: ...
+
+    @property
+    def executor(self) -> Executor: ...
+
+    @property
+    def state(self) -> SessionState: ...
+
+    async def switch(self, mode: Mode | None) -> None:
+        """Override the session's mode, as somebody outside does."""
+        ...
+
+    async def events(self) -> Sequence[Mapping[str, object]]:
+        """Return the session's log."""
+        ...
 
 
 class Host(Protocol):
@@ -36,8 +65,8 @@ class Host(Protocol):
         """The executor of callers without a session."""
         ...
 
-    async def open(self, cwd: str | None) -> tuple[str, Executor]:
-        """Open a session: its id, and the executor through which it is served."""
+    async def open(self, cwd: str | None, approval: str) -> HostSession:
+        """Open a session."""
         ...
 
 
@@ -46,17 +75,19 @@ HostFactory = Callable[..., AbstractAsyncContextManager[Host]]
 
 @dataclass
 class Caller:
-    """A session's agent with what it was told and the log it writes."""
+    """A session's agent with what it was told."""
 
     agent: Agent
-    log: MemoryLog
+    session: HostSession
     notices: list[tuple[str, dict[str, str]]]
 
     async def switch(self, mode: Mode | None) -> None:
-        await self.log.append(mode_event(mode))
+        await self.session.switch(mode)
 
     async def events(self, kind: str) -> list[dict[str, object]]:
-        return [e for e in await self.log.events() if e["type"] == kind]
+        """Return the events of a kind, without when they were."""
+        found = [e for e in await self.session.events() if e["type"] == kind]
+        return [{k: v for k, v in e.items() if k != "time"} for e in found]
 
 
 @dataclass
@@ -67,62 +98,58 @@ class World:
     approvals: Approver | None = None
     hooks: tuple[Hook, ...] = ()
     agents: Agents = field(default_factory=Agents)
-    _toolsets: dict[str | None, Toolset] = field(
-        default_factory=dict[str | None, Toolset]
-    )
-    _executors: dict[str | None, Executor] = field(
-        default_factory=dict[str | None, Executor]
-    )
+    _toolsets: dict[int, Toolset] = field(default_factory=dict[int, Toolset])
     _settled: set[str] = field(default_factory=set[str])
     _news: anyio.Event = field(default_factory=anyio.Event)
 
     async def session(
-        self, *, cwd: str | None = None, key: str | None = None, live: bool = True
+        self,
+        *,
+        cwd: str | None = None,
+        key: str | None = None,
+        live: bool = True,
+        approval: str = "ask",
     ) -> Caller:
         """Open a session with one live agent."""
-        session_id, executor = await self.host.open(cwd)
-        caller = self.join(session_id, cwd=cwd, key=key, live=live)
-        self._executors[session_id] = executor
-        return caller
+        session = await self.host.open(cwd, approval)
+        return self.join(session, cwd=cwd, key=key, live=live)
 
     def join(
         self,
-        session_id: str,
+        session: HostSession,
         *,
         cwd: str | None = None,
         key: str | None = None,
         live: bool = True,
     ) -> Caller:
         """Make another agent of a session that is open."""
-        log, notices = MemoryLog(), list[tuple[str, dict[str, str]]]()
+        notices = list[tuple[str, dict[str, str]]]()
         agent = Agent(
-            session_id,
+            session.session_id,
             cwd=cwd,
-            session=LoggedSession(log),
+            session=session.state,
             inject=lambda text, source: notices.append((text, source)),
         )
         agent.live = live
         self.agents.add(key or uuid4().hex, agent)
-        return Caller(agent, log, notices)
+        return Caller(agent, session, notices)
 
     def executor(self, caller: Caller | None = None) -> Executor:
         """Return the executor a caller is served by."""
-        session_id = caller.agent.session_id if caller else None
-        return self._executors.get(session_id, self.host.executor)
+        return caller.session.executor if caller else self.host.executor
 
     def tools(self, caller: Caller | None = None) -> Toolset:
         """Return the tools of a caller; one toolset an executor."""
         executor = self.executor(caller)
-        for session_id, toolset in self._toolsets.items():
-            if self._executors.get(session_id, self.host.executor) is executor:
-                return toolset
-        toolset = Toolset(
-            agents=self.agents, approvals=self.approvals, hooks=self.hooks
-        )
-        toolset.mount(executor)
-        # After the toolset's own listener, so that notices are out by then.
-        executor.on_task_done(self._on_settled)
-        self._toolsets[caller.agent.session_id if caller else None] = toolset
+        toolset = self._toolsets.get(id(executor))
+        if toolset is None:
+            toolset = Toolset(
+                agents=self.agents, approvals=self.approvals, hooks=self.hooks
+            )
+            toolset.mount(executor)
+            # After the toolset's own listener, so that notices are out by then.
+            executor.on_task_done(self._on_settled)
+            self._toolsets[id(executor)] = toolset
         return toolset
 
     def _on_settled(self, task: TaskInfo) -> None:
@@ -178,6 +205,22 @@ class World:
             await self._news.wait()
 
 
+class LocalSession:
+    """A session that is an id and a log in memory."""
+
+    def __init__(self, executor: Executor, log: MemoryLog) -> None:
+        self.session_id = uuid4().hex
+        self.executor = executor
+        self.state = LoggedSession(log)
+        self._log = log
+
+    async def switch(self, mode: Mode | None) -> None:
+        await self._log.append(mode_event(mode))
+
+    async def events(self) -> Sequence[Mapping[str, object]]:
+        return await self._log.events()
+
+
 class LocalHost:
     """An executor in this process; every session shares it."""
 
@@ -196,8 +239,8 @@ class LocalHost:
     def executor(self) -> Executor:
         return self._local
 
-    async def open(self, cwd: str | None) -> tuple[str, Executor]:
-        return uuid4().hex, self._local
+    async def open(self, cwd: str | None, approval: str) -> LocalSession:
+        return LocalSession(self._local, MemoryLog([policy_event(approval)]))
 
 
 def local_host(

@@ -1,9 +1,12 @@
 """`bashd mcp` without a daemon: the server on stdio over an in-process executor.
 
-Run as ``python -m tests.mcp.local_server``.
+Run as ``python -m tests.mcp.local_server [WORKSPACE]``; a workspace confines to it.
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 import anyio
 
@@ -14,7 +17,8 @@ from tests.mcp.serving import local
 
 
 async def _main() -> None:
-    async with local(grace_ms=500) as executor:
+    workspace = Path(sys.argv[1]) if sys.argv[1:] else None
+    async with local(workspace, grace_ms=500) as executor:
         composition = Composition(executor, lambda inject: Agent("s", inject=inject))
         await serve_stdio(await build_server(composition))
 

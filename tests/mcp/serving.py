@@ -7,10 +7,10 @@ reach the same server object the same way.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import anyio
 from mcp.client.client import Client
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 HANDSHAKE, MODERN = "legacy", "auto"
 ERAS = [HANDSHAKE, MODERN]
-
-T = TypeVar("T")
 
 
 @dataclass
@@ -144,14 +142,6 @@ async def local(
     confinement = Bwrap(str(workspace))
     async with LocalExecutor(LocalConfig(**config), confinement) as executor:
         yield executor
-
-
-async def until(condition: Callable[[], Awaitable[T]]) -> T:
-    """Wait until *condition* gives something true; returns that."""
-    # What is waited for happens at the other end, which tells nobody.
-    while not (found := await condition()):  # noqa: ASYNC110 - see above
-        await anyio.sleep(0.01)
-    return found
 
 
 def contents(result: ReadResourceResult) -> Any:

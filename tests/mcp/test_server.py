@@ -11,8 +11,9 @@ from mcp.shared.subscriptions import ResourceUpdated
 from mcp_types import ElicitResult, InputRequiredResult, InputResponses
 
 from bashd.tools.schemas import tool_schemas
-from tests.mcp.serving import MODERN, Desk, User, contents, desk, local, texts, until
+from tests.mcp.serving import MODERN, Desk, User, contents, desk, local, texts
 from tests.support.local_executor import is_running
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -55,6 +55,11 @@ def test_without_a_path_the_text_is_the_contracts_alone() -> None:
             "[sandbox: denied connection to /run/x.sock, access to /a]",
         ),
         (
+            [Denial("/x", "create", "stderr"), Denial("/y", "signal", "kernel")],
+            None,
+            "[sandbox: denied creation of /x, signal to /y]",
+        ),
+        (
             [Denial(f"/{n}", "read", "kernel") for n in range(5)],
             None,
             "[sandbox: denied read of /0, read of /1, read of /2 and 2 more]",

@@ -1,0 +1,55 @@
+"""The session of a daemon as the tools see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bashd.tools.agent import Agent, Inject
+from bashd.tools.session import ApprovalPolicy, Event, check_approval_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bashd.core.model import Mode
+    from bashd.mcp.steady import SteadyClient
+
+
+class DaemonSession:
+    """Mode and policy as the daemon has them now; a `SessionState`."""
+
+    def __init__(self, client: SteadyClient) -> None:
+        self._client = client
+
+    async def mode_override(self) -> Mode | None:
+        """Return None: a call without a mode gets the session's from the daemon."""
+        return None
+
+    async def effective_mode(self, default: Mode) -> Mode:
+        """Return the mode a plain call runs in; *default* is the daemon's affair."""
+        return (await self._client.session_now()).mode
+
+    async def approval_policy(self) -> ApprovalPolicy | None:
+        """Return the session's policy."""
+        return check_approval_policy((await self._client.session_now()).approval)
+
+    async def record(self, event: Event) -> None:
+        """Append *event* to the session's log."""
+        await self._client.record(event)
+
+
+def daemon_agent(client: SteadyClient, inject: Inject) -> Agent:
+    """Return the agent of the client's session."""
+    info = client.session
+
+    async def writable(mode: Mode) -> Sequence[str] | None:
+        now = await client.session_now()
+        # The daemon tells the places of the session's own mode, not of a grant's.
+        return now.writable if now.mode is mode else None
+
+    return Agent(
+        info.session_id,
+        cwd=info.cwd,
+        session=DaemonSession(client),
+        inject=inject,
+        writable=writable,
+    )
