@@ -138,10 +138,11 @@ def test_a_stale_socket_is_no_reason_not_to_start(
     body = "if os.path.exists(path): os.unlink(path)\n" + SERVES
     start_daemon(path, environ=environ, program=program(body)).close()
     pid = int(str(facts_of(tmp_path / "run")["pid"]))
-    with open(os.pidfd_open(pid), "rb") as process:
-        os.kill(pid, signal.SIGKILL)
-        # Readable once it is gone, its sockets included.
-        select.select([process], [], [])
+    process = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    # Readable once it is gone, its sockets included.
+    select.select([process], [], [])
+    os.close(process)
     start_daemon(path, environ=environ, program=program(body)).close()
     assert len((tmp_path / "run" / "starts").read_text().splitlines()) == 2
 

@@ -276,6 +276,7 @@ class WireServer:
                 cwd=params.get("workdir") or params.get("cwd") or "/",
                 env={"PATH": os.environ["PATH"], **env},
                 start_new_session=True,
+                bufsize=0,
             )
         except OSError as error:
             raise StartError(f"spawn failed: {error}") from None
@@ -283,9 +284,7 @@ class WireServer:
         collected = {"stdout": bytearray(), "stderr": bytearray()}
         with process:
             if "stdin_b64" in params:
-                assert process.stdin
-                process.stdin.write(b64decode(params["stdin_b64"]))
-                process.stdin.close()
+                feed(process, b64decode(params["stdin_b64"]), eof=True)
             readers = [
                 threading.Thread(
                     target=self._collect,
@@ -334,14 +333,23 @@ class WireServer:
         return {}
 
     def _stdin(self, connection: Connection, _: Any, params: Json) -> Json:
+        # The run was asked for before, but in a thread of its own.
+        while params["request_id"] not in connection.running:
+            time.sleep(0.001)
         process = connection.running[params["request_id"]]
-        assert process.stdin
-        with contextlib.suppress(BrokenPipeError, ValueError):
-            process.stdin.write(b64decode(params["data_b64"]))
-            process.stdin.flush()
-            if params.get("eof"):
-                process.stdin.close()
+        feed(process, b64decode(params["data_b64"]), eof=params.get("eof", False))
         return {}
+
+
+def feed(process: subprocess.Popen[bytes], data: bytes, *, eof: bool) -> None:
+    """Write to a command's stdin; one that does not read loses it."""
+    assert process.stdin
+    rest = memoryview(data)
+    with contextlib.suppress(BrokenPipeError, ValueError):
+        while rest:
+            rest = rest[process.stdin.write(rest) :]
+        if eof:
+            process.stdin.close()
 
 
 @contextlib.contextmanager

@@ -1,0 +1,7 @@
+"""``python -m bashd`` is the ``bashd`` command."""
+
+import sys
+
+from bashd.cli.main import main
+
+sys.exit(main())
