@@ -16,6 +16,7 @@ from bashd.daemon.session import Session
 from bashd.daemon.sessions import Sessions
 from bashd.daemon.task import TaskTable
 from bashd.protocol.messages import (
+    CommandRule,
     Empty,
     SessionApprovalParams,
     SessionAttachParams,
@@ -170,6 +171,10 @@ class SessionCalls:
             ),
             approval=session.approval,
             writable=self._writable(session, policy),
+            command_rules=tuple(
+                tuple(CommandRule(r.pattern, r.action, r.reason) for r in rules)
+                for rules in policy.commands
+            ),
         )
 
     def _writable(self, session: Session, policy: Policy) -> tuple[str, ...]:

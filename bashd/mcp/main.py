@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from bashd.mcp.server import Composition, build_server
-from bashd.mcp.session import daemon_agent
+from bashd.mcp.session import daemon_agent, policy_hook
 from bashd.mcp.stdio import stdio_streams
 from bashd.mcp.steady import Reach, open_steady
 
@@ -40,6 +40,7 @@ async def _serve(options: Options) -> None:
             client,
             lambda inject: daemon_agent(client, inject),
             queue=client,
+            hooks=(policy_hook(client),),
             foreground_limit_ms=options.foreground_limit_ms,
         )
         await serve_stdio(await build_server(composition))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bashd.tools.agent import Agent, Inject
+from bashd.tools.hooks import Allow, judge_command
 from bashd.tools.session import ApprovalPolicy, Event, check_approval_policy
 
 if TYPE_CHECKING:
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
 
     from bashd.core.model import Mode
     from bashd.mcp.steady import SteadyClient
+    from bashd.tools.hooks import Hook, HookAnswer, HookRequest
 
 
 class DaemonSession:
@@ -35,6 +37,22 @@ class DaemonSession:
     async def record(self, event: Event) -> None:
         """Append *event* to the session's log."""
         await self._client.record(event)
+
+
+def policy_hook(client: SteadyClient) -> Hook:
+    """Return a hook that applies the command rules of the session's policy.
+
+    Asked for anew before each command: a changed policy counts from the next one on.
+    """
+
+    async def hook(request: HookRequest) -> HookAnswer:
+        for rules in (await client.session_now()).command_rules:
+            answer = judge_command(rules, request.command)
+            if not isinstance(answer, Allow):
+                return answer
+        return Allow()
+
+    return hook
 
 
 def daemon_agent(client: SteadyClient, inject: Inject) -> Agent:

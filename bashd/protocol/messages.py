@@ -111,6 +111,17 @@ class SessionRecordParams:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandRule:
+    """One ``[[command]]`` entry of a policy, for the tools to apply."""
+
+    pattern: str
+    """Regular expression, searched anywhere in the command."""
+    action: str
+    """``allow``, ``ask`` or ``deny``."""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SessionInfo:
     """A session as it is now."""
 
@@ -127,6 +138,8 @@ class SessionInfo:
     approval: str = "ask"
     writable: tuple[str, ...] = ()
     """Places a command may write to under *mode*."""
+    command_rules: tuple[tuple[CommandRule, ...], ...] = ()
+    """Lists of rules over the text of a command; in each the first match decides."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,21 +98,22 @@ async def run_hooks(
             raise internal(f"a pre-execute hook gave no answer: {answer!r}")
 
 
-def command_rules_hook(rules: Sequence[CommandRule]) -> Hook:
-    """Return a hook that applies a policy's command rules: the first match decides.
+def judge_command(rules: Sequence[CommandRule], command: str) -> HookAnswer:
+    """Return what a policy's list of rules says: the first match decides.
 
     Raises:
         re.error: A pattern is no regular expression.
     """
-    compiled = [(re.compile(rule.pattern), rule) for rule in rules]
+    for rule in rules:
+        # `re` keeps what it has compiled, so no cache of our own.
+        if re.search(rule.pattern, command):
+            return _verdict(rule)
+    return Allow()
 
-    def hook(request: HookRequest) -> HookAnswer:
-        for pattern, rule in compiled:
-            if pattern.search(request.command):
-                return _verdict(rule)
-        return Allow()
 
-    return hook
+def command_rules_hook(rules: Sequence[CommandRule]) -> Hook:
+    """Return a hook that applies one list of rules; see `judge_command`."""
+    return lambda request: judge_command(rules, request.command)
 
 
 def _verdict(rule: CommandRule) -> HookAnswer:

@@ -62,14 +62,18 @@ class Desk:
 
 @asynccontextmanager
 async def desk(
-    daemon: RunningDaemon, *options: str, era: str = HANDSHAKE, user: User | None = None
+    daemon: RunningDaemon,
+    *options: str,
+    era: str = HANDSHAKE,
+    user: User | None = None,
+    env: dict[str, str] | None = None,
 ) -> AsyncGenerator[Desk]:
     user = user or User()
     argv = daemon.caller_argv("mcp", "--socket", str(daemon.socket), *options)
     parameters = StdioServerParameters(
         command=argv[0],
         args=argv[1:],
-        env=daemon.caller_env(),
+        env=daemon.caller_env(env),
         cwd=str(daemon.folder),
     )
     async with Client(
@@ -139,6 +143,47 @@ async def test_a_long_command_goes_on_in_the_background(
 
         await until(told)
         assert await at.output(task_id) == "a\nb\n[status: completed, exit code: 0]"
+
+
+RULES = """\
+mode = "read-only"
+
+[[command]]
+pattern = "^echo fine"
+action = "allow"
+
+[[command]]
+pattern = "git push"
+action = "deny"
+reason = "pushing is for people"
+
+[[command]]
+pattern = "^echo"
+action = "ask"
+reason = "it echoes"
+"""
+
+
+async def test_the_rules_of_a_policy_are_applied_and_may_change(
+    daemon: RunningDaemon, workspace: Path
+) -> None:
+    policies = anyio.Path(workspace / "config" / "bashd" / "policies")
+    await policies.mkdir(parents=True)
+    await (policies / "read-only.toml").write_text(RULES)
+    env = {"XDG_CONFIG_HOME": str(workspace / "config")}
+    user = User("decline")
+    async with desk(daemon, "--cwd", str(workspace), user=user, env=env) as at:
+        allowed = await at.bash("echo fine; true git push")
+        assert texts(allowed) == ["fine\n"]
+        denied = await at.bash("true git push")
+        assert texts(denied) == [
+            "Error: command refused by policy: pushing is for people"
+        ]
+        declined = await at.bash("echo hello")
+        assert texts(declined) == ["Error: the user rejected running this command"]
+        assert "Reason: run command: it echoes" in user.questions[0].message
+        await (policies / "read-only.toml").write_text('mode = "read-only"\n')
+        assert texts(await at.bash("echo hello")) == ["hello\n"]
 
 
 @pytest.mark.parametrize(
