@@ -6,6 +6,7 @@ connection is one trio task; whatever goes wrong in it ends in it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
@@ -41,6 +42,10 @@ _OUT_OF_RESOURCES: Final = frozenset(
 )
 _ACCEPTS_PER_TURN: Final = 64
 """Connections let in before those that are open get their turn."""
+_MOST_LEAVING: Final = 64
+"""Refused connections that are seen off at the same time; the others are just cut."""
+_SEE_OFF_S: Final = 1.0
+_SEE_OFF_BYTES: Final = 4096
 _RETRY_S: Final = 0.2
 """Pause when accept() has no descriptor to give; somebody's end frees one."""
 
@@ -79,6 +84,7 @@ class Server:
         self._people = People()
         self._open: set[Connection] = set()
         self._accepted = 0
+        self._leaving = 0
         self._changed = trio.Event()
 
     @property
@@ -139,7 +145,7 @@ class Server:
             )
             holding = self._quota.admit(connector.uid)
         except BashdError as error:
-            _turn_away(sock, error)
+            self._turn_away(sock, error, nursery)
             return False
         except OSError as error:
             logger.warning("a connection was dropped: %s", error)
@@ -188,18 +194,40 @@ class Server:
             self._quota.release(holding)
             self._signal()
 
+    def _turn_away(
+        self, sock: socket.socket, error: BashdError, nursery: trio.Nursery
+    ) -> None:
+        logger.info("a connection was refused: %s", error.message)
+        with contextlib.suppress(OSError):  # it may not have waited
+            sock.send(
+                error_line(None, error), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+            )
+            sock.shutdown(socket.SHUT_WR)
+        if self._leaving < _MOST_LEAVING:
+            self._leaving += 1
+            nursery.start_soon(self._see_off, sock)
+        else:
+            sock.close()
+
+    async def _see_off(self, sock: socket.socket) -> None:
+        """Let a client that was refused send its first request, and read why.
+
+        Were the socket closed at once, its write would fail, and it would not look.
+        """
+        try:
+            with trio.move_on_after(_SEE_OFF_S):
+                await trio.lowlevel.wait_readable(sock)
+                with contextlib.suppress(OSError):
+                    while sock.recv(_SEE_OFF_BYTES):
+                        await trio.lowlevel.wait_readable(sock)
+        finally:
+            self._leaving -= 1
+            trio.lowlevel.notify_closing(sock)
+            sock.close()
+
     def _judge(self, pid: int, standing: Standing) -> ConfinedAs | None:
         return judge(pid, standing, self._dispatch.cell_of, self.exemptions)
 
     def _signal(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
-
-
-def _turn_away(sock: socket.socket, error: BashdError) -> None:
-    logger.info("a connection was refused: %s", error.message)
-    try:
-        sock.send(error_line(None, error), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    except OSError:
-        logger.debug("it did not wait for the answer")
-    sock.close()
