@@ -14,6 +14,7 @@ import pytest
 from tests.support import accounts
 from tests.support.daemons import RunningDaemon, Settings, start_daemon
 from tests.support.leaks import KINDS, snapshot_at_rest, wait_until_settled
+from tests.support.marks import remove_folders_of_dead_sessions, session_mark
 from tests.support.stage import Install, checkout_or_stage
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def reachable_tmp() -> Iterator[Path]:
     parent = next(path for path in (Path("/srv"), Path("/opt")) if path.is_dir())
     if not os.access(parent, os.W_OK):
         parent = Path.home()
-    folder = parent / f"bashd-tests-{secrets.token_hex(4)}"
+    remove_folders_of_dead_sessions(parent, "bashd-tests")
+    folder = parent / f"bashd-tests-{session_mark()}-{secrets.token_hex(4)}"
     folder.mkdir()
     folder.chmod(0o755)
     yield folder

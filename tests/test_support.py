@@ -15,6 +15,12 @@ from tests.support import accounts
 from tests.support.accounts import Account, as_user, make_user, remove_user
 from tests.support.daemons import toml
 from tests.support.enclosure import Enclosure
+from tests.support.marks import (
+    is_of_live_session,
+    remove_folders_of_dead_sessions,
+    session_mark,
+    start_tick,
+)
 from tests.support.stage import REPOSITORY, Install
 from tests.support.traces import descriptors, files
 
@@ -177,11 +183,20 @@ def test_a_skip_is_a_failure_in_strict_mode(tmp_path: Path):
     assert "poor machine" in outcomes["1"][1]
 
 
-def test_processes_are_described_by_their_command_line():
+def test_a_mark_dies_with_its_session(tmp_path: Path):
     process = subprocess.Popen(["sleep", "61"])
+    mark = f"{process.pid}t{start_tick(process.pid)}"
+    for name in (f"x-{mark}-1", f"x-{session_mark()}-1", "x-other"):
+        (tmp_path / name).mkdir()
     try:
-        assert accounts.start_tick(process.pid) is not None
+        assert is_of_live_session(mark)
+        assert not is_of_live_session(f"{process.pid}t1")
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert accounts.start_tick(process.pid) is None
+    assert not is_of_live_session(mark)
+    remove_folders_of_dead_sessions(tmp_path, "x")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"x-{session_mark()}-1",
+        "x-other",
+    }

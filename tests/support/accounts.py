@@ -2,8 +2,8 @@
 
 An ordinary user is real: an entry in passwd, a home, a login shell. It goes when the
 session ends, with its processes (ended by pid, found by uid) and its files. Should a
-session be killed, its users stay behind; the next session finds them by the comment
-field, which names the process that made them, and removes those whose maker is gone.
+session be killed, its users stay behind; the next session finds them by the mark in
+the comment field and removes those whose session is gone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.marks import is_of_live_session, session_mark
+
 _PREFIX = "bashd-t-"
-_MAKER = re.compile(r"bashd test user of pid (\d+) started at tick (\d+)")
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run/user", "/run/lock")
 
 
@@ -108,9 +109,9 @@ def as_user(
 def make_user() -> Account:
     """Make an ordinary user. Needs root; see `remove_user`."""
     name = _PREFIX + secrets.token_hex(4)
-    maker = f"bashd test user of pid {os.getpid()} started at tick {start_tick()}"
+    comment = f"bashd test user {session_mark()}"
     subprocess.run(
-        ["useradd", "--create-home", "--shell=/bin/bash", f"--comment={maker}", name],
+        ["useradd", "--create-home", "--shell=/bin/bash", f"--comment={comment}", name],
         check=True,
         capture_output=True,
         timeout=30,
@@ -138,10 +139,8 @@ def remove_user(account: Account) -> None:
 def remove_users_of_dead_sessions() -> None:
     """Remove what killed test sessions left behind."""
     for entry in pwd.getpwall():
-        maker = _MAKER.fullmatch(entry.pw_gecos.rstrip(","))
-        if maker is None or not entry.pw_name.startswith(_PREFIX):
-            continue
-        if start_tick(int(maker[1])) == int(maker[2]):
+        mark = entry.pw_gecos.rstrip(",").rpartition(" ")[2]
+        if not entry.pw_name.startswith(_PREFIX) or is_of_live_session(mark):
             continue
         home = Path(entry.pw_dir)
         with contextlib.suppress(subprocess.CalledProcessError):
@@ -186,20 +185,6 @@ def _kill_and_wait(pid: int, uid: int) -> None:
             select.select([fd], [], [], 1)
     finally:
         os.close(fd)
-
-
-def start_tick(pid: int | None = None) -> int | None:
-    """Return the start time of *pid* (own by default) in ticks since boot.
-
-    Together with the pid it names a process for good: pids are used again. None when
-    there is no such process.
-    """
-    try:
-        text = Path(f"/proc/{pid or os.getpid()}/stat").read_text()
-    except OSError:
-        return None
-    # The command's name may hold spaces and brackets; fields are counted after it.
-    return int(text.rpartition(")")[2].split()[19])
 
 
 def _remove_entries_of(uid: int, folder: Path) -> None:

@@ -19,7 +19,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.support.accounts import start_tick
+from tests.support.marks import (
+    remove_cgroups_of_dead_sessions,
+    session_mark,
+    start_tick,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,7 +150,8 @@ def _make_cgroup() -> Path | None:
     own = _own_cgroup()
     if own is None:
         return None
-    folder = own / f"bashd-test-{secrets.token_hex(4)}"
+    remove_cgroups_of_dead_sessions(own, "bashd-test")
+    folder = own / f"bashd-test-{session_mark()}-{secrets.token_hex(4)}"
     try:
         folder.mkdir()
     except OSError:
