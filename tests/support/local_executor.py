@@ -280,9 +280,11 @@ class LocalExecutor:
         for task in self._tasks.values():
             if task.status is TaskStatus.RUNNING:
                 self._begin_kill(task)
-        await self._group.__aexit__(None, None, None)
-        self._tasks.clear()
-        shutil.rmtree(self._folder)
+        try:
+            await self._group.__aexit__(None, None, None)
+        finally:
+            self._tasks.clear()
+            shutil.rmtree(self._folder)
 
     @property
     def sandbox_mode(self) -> Mode | None:
