@@ -1,0 +1,1 @@
+"""The benchmark behind the budgets; run it with ``./dev bench``."""
