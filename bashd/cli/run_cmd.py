@@ -98,7 +98,8 @@ def _run(args: RunArgs, interrupts: Interrupts) -> int:
     if args.json:
         print_json(result)
     else:
-        run.conclude(result, markers(result))
+        # To a reader that had enough, as in `| head`, the rest is of no interest.
+        run.conclude(result, [] if run.closed_stdout else markers(result))
     if interrupts.count and result["aborted"]:
         return interrupts.exit_status
     if run.closed_stdout and result["aborted"]:

@@ -38,6 +38,7 @@ examples:
   bashd run --session $id make
   bashd session mode $id read-only       from the next command on
   bashd session mode $id default         back to the policy's or the daemon's
+  bashd session approval $id never       nobody is asked, the answer is no
   bashd session close $id                ends its tasks, removes its files
 
 exit status:
@@ -73,6 +74,12 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="MODE",
         choices=(*MODES, _DEFAULT),
         help=f"{', '.join(MODES)}, or {_DEFAULT} to end the override",
+    )
+    approval = _add_verb(
+        verbs, "approval", "say whether its calls may ask", _approval, with_id=True
+    )
+    approval.add_argument(
+        "approval", metavar="WHEN", choices=("ask", "never"), help="ask or never"
     )
     _add_verb(verbs, "close", "end a session and all of it", _close, with_id=True)
 
@@ -145,6 +152,11 @@ def _mode(args: argparse.Namespace, link: Link) -> None:
     mode = None if args.mode == _DEFAULT else args.mode
     params = {"session_id": args.session_id, "mode": mode}
     _print_info(link.call("session.set_mode", params), as_json=args.json)
+
+
+def _approval(args: argparse.Namespace, link: Link) -> None:
+    params = {"session_id": args.session_id, "approval": args.approval}
+    _print_info(link.call("session.set_approval", params), as_json=args.json)
 
 
 def _close(args: argparse.Namespace, link: Link) -> None:

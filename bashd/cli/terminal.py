@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TURN_BYTES: Final = select.PIPE_BUF
 """Bytes that poll promises room for. Source: pipe(7), POLLOUT means PIPE_BUF free."""
 
-_UNSAFE = re.compile(
+_UNSAFE: Final = (
     "["
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # bidirectional controls
@@ -120,7 +120,7 @@ def _terminal_decoder() -> io.IncrementalNewlineDecoder:
 
 def visible(text: str) -> str:
     """Return *text* with what a terminal would obey, or not show, spelled out."""
-    return _UNSAFE.sub(_spelled, text)
+    return re.sub(_UNSAFE, _spelled, text)
 
 
 def visible_line(text: str) -> str:

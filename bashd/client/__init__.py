@@ -9,7 +9,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
-    from bashd.client.client import Client, connect
+    from bashd.client.client import Client
+    from bashd.client.opening import connect
     from bashd.client.sync import SyncClient, connect_sync
 
 __all__ = ["Client", "SyncClient", "connect", "connect_sync"]
@@ -17,7 +18,7 @@ __all__ = ["Client", "SyncClient", "connect", "connect_sync"]
 _HOMES = {
     "Client": "bashd.client.client",
     "SyncClient": "bashd.client.sync",
-    "connect": "bashd.client.client",
+    "connect": "bashd.client.opening",
     "connect_sync": "bashd.client.sync",
 }
 

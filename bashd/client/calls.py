@@ -23,6 +23,7 @@ from bashd.protocol.messages import (
     Empty,
     ExecParams,
     OwnerResult,
+    SessionApprovalParams,
     SessionAttachParams,
     SessionInfo,
     SessionList,
@@ -112,6 +113,12 @@ def set_session_mode(session_id: str, mode: Mode | str | None) -> Call[SessionIn
     """Override a session's mode from its next call on; None removes the override."""
     params = SessionModeParams(session_id, as_mode(mode))
     return _call("session.set_mode", params, SessionInfo)
+
+
+def set_approval(session_id: str, approval: str) -> Call[SessionInfo]:
+    """Say whether a session's calls may ask a person: ``ask`` or ``never``."""
+    params = SessionApprovalParams(session_id, approval)
+    return _call("session.set_approval", params, SessionInfo)
 
 
 def record_event(session_id: str, event: Mapping[str, str]) -> Call[None]:

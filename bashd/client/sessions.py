@@ -52,6 +52,10 @@ class Sessions:
         """Override a session's mode from its next call on; None removes that."""
         return self._ask(calls.set_session_mode(session_id, mode))
 
+    def set_approval(self, session_id: str, approval: str) -> SessionInfo:
+        """Say whether its calls may ask a person: ``ask`` or ``never``."""
+        return self._ask(calls.set_approval(session_id, approval))
+
     def close(self, session_id: str) -> None:
         """End a session, its tasks and everything it keeps."""
         self._ask(calls.close_session(session_id))
@@ -91,6 +95,10 @@ class AsyncSessions:
     async def set_mode(self, session_id: str, mode: Mode | str | None) -> SessionInfo:
         """Override a session's mode from its next call on; None removes that."""
         return await self._ask(calls.set_session_mode(session_id, mode))
+
+    async def set_approval(self, session_id: str, approval: str) -> SessionInfo:
+        """Say whether its calls may ask a person: ``ask`` or ``never``."""
+        return await self._ask(calls.set_approval(session_id, approval))
 
     async def record(self, session_id: str, event: Mapping[str, str]) -> None:
         """Append to the log what became of an approval asked for here."""

@@ -24,12 +24,9 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 64
 """Brackets open at once; the deepest message of the protocol needs six."""
 
-_STRING_OR_BRACKET = re.compile(
-    # Possessive, and content with a string that never ends: a hostile line costs one
-    # pass, whatever its quotes and backslashes are.
-    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]',
-    re.DOTALL,
-)
+# Possessive, and content with a string that never ends: a hostile line costs one pass,
+# whatever its quotes and backslashes are. Compiled when first needed, which is rare.
+_STRING_OR_BRACKET: Final = rb'(?s)"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[\]{}]'
 
 
 class Framer:
@@ -140,7 +137,7 @@ def check_depth(line: bytes) -> None:
     if line.count(b"{") + line.count(b"[") <= MAX_DEPTH:
         return
     depth = 0
-    for match in _STRING_OR_BRACKET.finditer(line):
+    for match in re.finditer(_STRING_OR_BRACKET, line):
         token = match.group()
         if token in b"[{":
             depth += 1

@@ -222,8 +222,10 @@ class ApprovalAskParams:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalInfo:
-    """One question as a watcher sees it. Everything in it is a caller's text: escape
-    it before you show it."""
+    """One question as a watcher sees it.
+
+    Everything in it is a caller's text: escape it before you show it.
+    """
 
     approval_id: str
     session_id: str

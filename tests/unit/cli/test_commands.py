@@ -30,7 +30,7 @@ def bashd(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=40,
         stdin=subprocess.DEVNULL,
         **options,
     )
@@ -215,6 +215,11 @@ def test_session_verbs(server: WireServer) -> None:
         "workspace-write",
         None,
     ]
+    server.handlers["session.set_approval"] = server.handlers["session.get"]
+    bashd("session", "approval", "s2", "never", *at(server))
+    assert server.asked("session.set_approval") == [
+        {"session_id": "s2", "approval": "never"}
+    ]
     assert bashd("session", "close", "s2", *at(server)).returncode == 0
     assert server.asked("session.close") == [{"session_id": "s2"}]
     asked = json.loads(bashd("session", "list", "--json", *at(server)).stdout)
@@ -250,7 +255,7 @@ def serve(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=40,
         **options,
     )
 

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bashd.cli.run_args import MODES, OPTIONS, HelpWanted, parse_run
@@ -18,6 +18,7 @@ def test_one_word_is_handed_on_as_it_is() -> None:
     assert parse_run(["echo $HOME | cat"], {}).command == "echo $HOME | cat"
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(st.characters(exclude_characters="\0")), min_size=2, max_size=4)
 )

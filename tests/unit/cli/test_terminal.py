@@ -8,7 +8,7 @@ import tty
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bashd.cli.table import amount, cells, duration, render_table
@@ -78,6 +78,7 @@ def test_a_marker_begins_a_line_of_its_own() -> None:
     assert on_terminal(line="[x]") == "[x]\n"
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_visible_text_has_no_control_and_no_direction_of_its_own(text: str) -> None:
     for char in visible(text):

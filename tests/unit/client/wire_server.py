@@ -212,7 +212,7 @@ class WireServer:
             with contextlib.suppress(OSError):
                 connection.sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(40)
         self.path.unlink()
 
     def drop_clients(self) -> None:
@@ -228,7 +228,7 @@ class WireServer:
 
     def wait_asked(self, method: str, count: int = 1) -> list[Json]:
         """Return those parameters once there are *count*."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 40
         while len(found := self.asked(method)) < count:
             assert time.monotonic() < deadline, f"{method} never came"
             time.sleep(0.005)

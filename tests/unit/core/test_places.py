@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bashd.core.errors import InvalidParamsError
@@ -52,6 +52,7 @@ def test_state_is_the_machines_for_root_and_the_users_for_a_user() -> None:
     )
 
 
+@settings(deadline=None)
 @given(st.text("aé", max_size=150))
 def test_a_path_passes_exactly_when_the_kernel_would_take_it(tail: str) -> None:
     path = f"/{tail}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bashd.core.errors import InternalError
@@ -42,7 +42,7 @@ st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=30)
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_message_survives_both_directions(cls: type, data: Any) -> None:
     message = data.draw(st.from_type(cls))
     sent = json.dumps(to_wire(message)).encode()

@@ -49,7 +49,7 @@ def split_at(data: bytes, cuts: list[int]) -> list[bytes]:
 
 
 @given(st.lists(objects, max_size=3), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_every_split_yields_the_objects_that_were_sent(
     sent: list[object], ascii_only: bool
 ) -> None:
@@ -66,6 +66,7 @@ def test_every_split_yields_the_objects_that_were_sent(
 
 
 @given(st.binary(max_size=120), st.lists(st.integers(0), max_size=6))
+@settings(deadline=None)
 def test_any_bytes_give_the_same_frames_and_errors_however_they_are_split(
     stream: bytes, cuts: list[int]
 ) -> None:
@@ -184,4 +185,4 @@ def test_a_hostile_megabyte_is_refused_in_linear_time(line: bytes) -> None:
     with pytest.raises(FrameError):
         decode_frame(line)
     # A quadratic scan of these takes minutes.
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 10
