@@ -1,0 +1,1 @@
+"""One file per goal of an attacker; each attack is first shown to work."""
