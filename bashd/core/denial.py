@@ -1,40 +1,49 @@
-"""What a failed command's stderr says about refusals. Pure.
+"""What a command was refused, judged by its stderr and by the kernel's records. Pure.
 
-The rule is narrow on purpose: a non-zero exit, and the words that the runner's own
-wall produces. An application's "Permission denied" is not a denial under bubblewrap,
-whose walls answer EROFS; it counts where Landlock is the wall (EACCES) and where the
-line names a path that the policy masks. A kernel record overrules all of this in both
-directions. Source: the contract's denial section; errno texts are those of strerror(3)
-in the C and English locales.
+The stderr rule is narrow on purpose: a non-zero exit, and the words that the runner's
+own wall produces. An application's "Permission denied" is no denial under bubblewrap,
+whose walls answer EROFS; it counts where Landlock is the wall (EACCES) and what was
+refused is something Landlock would refuse, and where the line names a masked path.
+
+The kernel's records overrule it in both directions, as far as they go: a recorded
+refusal is a fact, whatever the exit status; and under the landlock runner, where every
+refusal of a file is recorded, silence is a fact too, unless records were lost or a
+program of the command's put a layer of its own on, whose refusals are not recorded.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from typing import Final
+import posixpath
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from bashd.core.confinement import is_below
+from bashd.core.dialects import Complaint, Errno, complaints
 from bashd.core.model import Denial, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 MAX_DENIALS: Final = 16
 """More would not help a reader; the count of lines is bounded by the tail anyway."""
-_READ_ONLY: Final = "read-only file system"
-_BUSY: Final = "device or resource busy"
-_PERMISSION: Final = "permission denied"
-_QUOTED: Final = re.compile(r"['\"‘`“]([^'\"’`”]+)['\"’`”]")
-_ABSOLUTE: Final = re.compile(r"(?<![\w.~-])(/[^\s:'\"]+)")
-_BEFORE_COLON: Final = re.compile(r"([^\s:]+):\s*$")
-_OPERATIONS: Final = (
-    ("remove", ("remove", "unlink", "rmdir", "delete")),
-    ("create", ("create", "touch", "mkdir", "mknod", "mkfifo", "make")),
-    ("rename", ("move", "rename")),
-    ("link", ("link",)),
-    ("change", ("chmod", "chown", "permissions", "ownership", "times", "attribute")),
-    ("execute", ("execute", "exec")),
-    ("read", ("open", "read", "list", "access")),
-    ("write", ("write", "truncate", "append", "save")),
-)
+
+_LOOKING: Final = ("read", "execute")
+_NOT_EXECUTABLE: Final = 126
+"""bash's status for a command that it found and could not execute."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What the kernel's records say about one command."""
+
+    refusals: tuple[Denial, ...] = ()
+    """With evidence ``kernel``, in their order."""
+    folders: frozenset[str] = frozenset()
+    """Those paths that name the folder of what was meant, not the thing itself."""
+    silence_counts: bool = False
+    """Nothing was lost, and nothing kept a refusal from being recorded."""
+    lost: bool = False
+    """Records were lost, or could have been, while the command ran."""
 
 
 def classify(
@@ -45,6 +54,7 @@ def classify(
     masked: Iterable[str] = (),
     protected: Iterable[str] = (),
     cwd: str = "/",
+    resolve: Callable[[str], str] | None = None,
 ) -> tuple[Verdict, tuple[Denial, ...]]:
     """Judge a settled command by its retained stderr.
 
@@ -52,74 +62,132 @@ def classify(
         exit_code: None for a signal death, which is never a denial by this rule.
         stderr: The retained tail, decoded.
         runner: ``bwrap`` or ``landlock``; None was not confined.
-        masked: Canonical masked paths.
+        masked: Canonical paths whose contents are hidden.
         protected: Canonical protected paths.
         cwd: Where the command ran, for relative names.
+        resolve: Makes a path canonical; None compares paths as they are spelled.
 
     Returns:
         ``suspected`` with one denial per telling line, or ``none``.
     """
     if not exit_code or runner is None:
         return Verdict.NONE, ()
-    masks, guarded = tuple(masked), tuple(protected)
+    walls = _Walls(runner, tuple(masked), tuple(protected), exit_code, resolve)
     found: dict[Denial, None] = {}
-    for line in stderr.splitlines():
-        denial = _judge(line, runner, masks, guarded, cwd)
-        if denial is not None and len(found) < MAX_DENIALS:
-            found[denial] = None
+    for complaint in complaints(stderr, cwd):
+        if walls.answer_for(complaint) and len(found) < MAX_DENIALS:
+            operation = complaint.operation or "access"
+            found[Denial(complaint.path, operation, "stderr")] = None
     if not found:
         return Verdict.NONE, ()
     return Verdict.SUSPECTED, tuple(found)
 
 
-def _judge(
-    line: str, runner: str, masks: tuple[str, ...], guarded: tuple[str, ...], cwd: str
-) -> Denial | None:
-    lowered = line.lower()
-    for words in (_READ_ONLY, _BUSY, _PERMISSION):
-        at = lowered.find(words)
-        if at < 0:
-            continue
-        path = _named_path(line[:at], line, cwd)
-        if words == _READ_ONLY:
-            counts = runner == "bwrap"
-        elif words == _BUSY:
-            counts = path is not None and _touches(path, guarded)
-        else:
-            counts = runner == "landlock" or (
-                path is not None and any(is_below(path, mask) for mask in masks)
-            )
-        if counts:
-            return Denial(path, _operation(lowered[:at], words), "stderr")
-    return None
+@dataclass(frozen=True, slots=True)
+class _Walls:
+    """What can be refused by us, for one command."""
+
+    runner: str
+    masked: tuple[str, ...]
+    protected: tuple[str, ...]
+    exit_code: int
+    resolve: Callable[[str], str] | None
+
+    def answer_for(self, complaint: Complaint) -> bool:
+        """Whether the refusal that a line speaks of can be ours."""
+        path = complaint.path
+        if path is not None and self.resolve is not None:
+            path = self.resolve(path)
+        match complaint.errno:
+            case Errno.READ_ONLY:
+                return self.runner == "bwrap"
+            case Errno.BUSY:
+                return path is not None and self._is_protected(path)
+            case Errno.PERMISSION:
+                hidden = path is not None and self._is_masked(path)
+                return hidden or (
+                    self.runner == "landlock" and not self._only_looks(complaint)
+                )
+
+    def _only_looks(self, complaint: Complaint) -> bool:
+        """Whether somebody wanted to read or execute something with a name.
+
+        Landlock lets everything be read that is not masked: it was the file's mode.
+        """
+        if complaint.path is None:
+            return False
+        not_executable = complaint.by_shell and self.exit_code == _NOT_EXECUTABLE
+        return complaint.operation in _LOOKING or not_executable
+
+    def _is_masked(self, path: str) -> bool:
+        return any(is_below(path, mask) for mask in self.masked)
+
+    def _is_protected(self, path: str) -> bool:
+        return any(is_below(path, p) or is_below(p, path) for p in self.protected)
 
 
-def _touches(path: str, guarded: tuple[str, ...]) -> bool:
-    return any(is_below(path, one) or is_below(one, path) for one in guarded)
+def decide(
+    suspected: tuple[Denial, ...], recorded: Recorded | None, *, runner: str | None
+) -> tuple[Verdict, tuple[Denial, ...]]:
+    """Weigh stderr against the kernel's records.
+
+    Args:
+        suspected: What `classify` found.
+        recorded: None where the kernel's records are not read.
+        runner: ``bwrap`` or ``landlock``.
+    """
+    if recorded is None:
+        return (Verdict.SUSPECTED if suspected else Verdict.NONE), suspected
+    # Under bwrap a read-only mount answers before Landlock is asked: no record there.
+    told_all = recorded.silence_counts and runner == "landlock"
+    if recorded.refusals:
+        known, rest = _matched(recorded, suspected)
+        denials = known if told_all else (*known, *rest)
+        return Verdict.DENIED, tuple(dict.fromkeys(denials))[:MAX_DENIALS]
+    if suspected and not told_all:
+        return Verdict.SUSPECTED, suspected
+    return (Verdict.UNKNOWN if recorded.lost else Verdict.NONE), ()
 
 
-def _named_path(before: str, line: str, cwd: str) -> str | None:
-    """Find what the line complains about: a quoted name, the last word before the
-    colon, or any absolute path."""
-    quoted = _QUOTED.findall(before)
-    if quoted:
-        return _absolute(quoted[-1], cwd)
-    word = _BEFORE_COLON.search(before)
-    if word is not None:
-        return _absolute(word.group(1), cwd)
-    anywhere = _ABSOLUTE.findall(line) or _QUOTED.findall(line)
-    return _absolute(anywhere[-1], cwd) if anywhere else None
+def _matched(
+    recorded: Recorded, suspected: tuple[Denial, ...]
+) -> tuple[tuple[Denial, ...], tuple[Denial, ...]]:
+    """Give recorded refusals the names that stderr has for them.
+
+    For what is made, removed or renamed the kernel names the folder only.
+
+    Returns:
+        What is recorded, and the suspicions that no record speaks of.
+    """
+    rest = dict.fromkeys(suspected)
+    known: list[Denial] = []
+    for refusal in recorded.refusals:
+        in_folder = refusal.path in recorded.folders
+        named = [one for one in rest if _is_about(one, refusal, in_folder=in_folder)]
+        for suspicion in named:
+            del rest[suspicion]
+        known += [_named(refusal, suspicion) for suspicion in named] or [refusal]
+    return tuple(known), tuple(rest)
 
 
-def _absolute(name: str, cwd: str) -> str:
-    name = name.rstrip("/") or "/"
-    if name.startswith("/"):
-        return name
-    return f"{cwd.rstrip('/')}/{name.removeprefix('./')}"
+def _is_about(suspicion: Denial, refusal: Denial, *, in_folder: bool) -> bool:
+    if suspicion.path is None:
+        return False
+    if not in_folder:
+        return suspicion.path == refusal.path
+    if posixpath.dirname(suspicion.path) != refusal.path:
+        return False
+    # The kernel cannot tell a hard link from a rename, and stderr is often vague.
+    making = ("create", "rename", "link")
+    return suspicion.operation in (*_VAGUE, refusal.operation) or (
+        suspicion.operation in making and refusal.operation in making
+    )
 
 
-def _operation(lowered: str, words: str) -> str:
-    for operation, signs in _OPERATIONS:
-        if any(sign in lowered for sign in signs):
-            return operation
-    return "write" if words == _READ_ONLY else "access"
+_VAGUE: Final = ("access", "write")
+
+
+def _named(refusal: Denial, suspicion: Denial) -> Denial:
+    vague = suspicion.operation in _VAGUE
+    operation = refusal.operation if vague else suspicion.operation
+    return replace(refusal, path=suspicion.path, operation=operation)

@@ -94,6 +94,8 @@ class Denial:
     """``write``, ``read``, ``execute``, ``connect``, ``signal``… or None."""
     evidence: str
     """``stderr``, ``kernel`` or ``policy``."""
+    process: str | None = None
+    """Name of the program that was refused, where the kernel's record tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,9 @@ class SandboxFacts:
     denials: tuple[Denial, ...] = ()
     runner_failed: bool = False
     """The cell itself broke; outranks a denial, never together with one."""
+    hints: tuple[str, ...] = ()
+    """What a reader of the failure should know of the sandbox, one line each: that the
+    network is off, which credentials were taken out of the environment."""
 
 
 @dataclass(frozen=True, slots=True)
