@@ -84,8 +84,10 @@ class Connection:
         self._greeted = False
         self._handshake = trio.CancelScope()
 
-    async def wait_sent(self) -> None:
-        """Wait until the client has taken everything that was sent."""
+    async def finish(self, reason: str) -> None:
+        """Withdraw what is open, and wait until the client has every answer."""
+        self._calls.abort_all(reason)
+        await self._calls.wait_answered()
         await self._outbox.wait_below(1)
 
     async def serve(self) -> None:

@@ -79,6 +79,8 @@ class Calls:
         self._nursery = nursery
         self._open: dict[int | str, Call] = {}
         self._feeds: dict[int | str, StdinFeed] = {}
+        self._answered = trio.lowlevel.ParkingLot()
+        self._refused_pids: set[int] = set()
 
     def submit(self, request: Request, caller: Caller, size: int) -> None:
         """Start the handler of a request, or do what it says to another one.
@@ -111,6 +113,11 @@ class Calls:
                 )
                 self._begin(call, params, size)
 
+    async def wait_answered(self) -> None:
+        """Wait until no request is open."""
+        while self._open:
+            await self._answered.park()
+
     def abort_all(self, reason: str) -> None:
         """Tell every open call that its client has withdrawn it."""
         for call in list(self._open.values()):
@@ -127,11 +134,13 @@ class Calls:
                 lambda task_id: self._dispatch.reach_of_task(caller, task_id),
             )
         except BashdError as error:
-            logger.warning(
+            # Once for each process: it may try as often as it likes, the log is ours.
+            told = caller.pid in self._refused_pids
+            self._refused_pids.add(caller.pid)
+            logger.log(
+                logging.DEBUG if told else logging.WARNING,
                 "refused to pid %d of uid %d: %s",
-                caller.pid,
-                caller.uid,
-                error.message,
+                *(caller.pid, caller.uid, error.message),
             )
             raise
 
@@ -183,6 +192,7 @@ class Calls:
             if feed is not None:
                 feed.close()
         self._outbox.put(line)
+        self._answered.unpark_all()
 
     def _find(self, request_id: int | str, caller: Caller) -> Call | None:
         """Return an open call that *caller* may steer.

@@ -7,7 +7,8 @@ Shutdown order, and why it is this one:
    somebody who is about to leave. The right to the path stays ours.
 3. The service ends every task and waits for it, up to a bound; connections live on, so
    that clients get the results of what was cut off.
-4. Clients get a moment to read those; then connections and service are cancelled.
+4. What is open then is withdrawn, and clients get a moment to read their answers;
+   then connections and service are cancelled.
 5. The right to the path goes last: the next daemon begins when nothing of this one is
    left.
 
@@ -81,6 +82,10 @@ class Life:
 
 async def live(life: Life) -> bool:
     """Serve until told to stop or idle; returns whether the stop was a clean one."""
+    for number in _SIGNALS:
+        # A signal that comes as the receiver closes is raised again as it was before;
+        # by default it would kill us with the right to the path in our hands.
+        signal.signal(number, signal.SIG_IGN)
     with trio.open_signal_receiver(*_SIGNALS) as signals:
         async with trio.open_nursery() as service_nursery:
             await service_nursery.start(life.service.serve)
@@ -172,7 +177,7 @@ async def _stop(life: Life, signals: AsyncIterator[int]) -> bool:
             clean = True
         if not clean:
             logger.error("not every task ended within %g seconds", life.stop_s)
-        await life.server.flush()
+        await life.server.finish()
         stopping.cancel_scope.cancel()
     return clean
 

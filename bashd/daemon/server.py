@@ -125,11 +125,12 @@ class Server:
             admitted += self._let_in(sock, nursery)
         return admitted
 
-    async def flush(self) -> None:
-        """Give clients a moment to read what was answered."""
+    async def finish(self) -> None:
+        """Answer what is open, and give clients a moment to read it."""
         with trio.move_on_after(self._bounds.flush_s):
-            for connection in list(self._open):
-                await connection.wait_sent()
+            async with trio.open_nursery() as nursery:
+                for connection in self._open:
+                    nursery.start_soon(connection.finish, "the daemon is stopping")
 
     def _let_in(self, sock: socket.socket, nursery: trio.Nursery) -> bool:
         sock.settimeout(0)

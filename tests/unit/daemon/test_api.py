@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
+import os
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +14,8 @@ import trio
 import trio.testing
 
 from bashd.core.errors import StartError
-from bashd.core.model import RunResult, StreamOutput
+from bashd.core.model import Mode, RunResult, StreamOutput
+from bashd.daemon.access import ConfinedAs
 from bashd.daemon.quota import Bounds, Quota
 from bashd.protocol.messages import (
     ExecOutput,
@@ -605,3 +609,64 @@ async def test_the_end_of_a_bad_connection_is_logged_with_its_reason(
         await wire.send_raw(b"nonsense\n" * 100)
         assert len(await wire.receive_all()) == 65
     assert "too many lines that are no requests" in caplog.text
+
+
+async def test_a_confined_caller_is_refused_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+):
+    ran: list[object] = []
+
+    async def run(_call: Call, params: object) -> RunResult:
+        ran.append(params)
+        return result()
+
+    confined = ConfinedAs()
+    async with connected(service(exec_run=run), judge=lambda _pid, _: confined) as wire:
+        for number in range(1, 6):
+            assert await wire.ask(number, "exec.run", command="id") == "NOT_ALLOWED"
+        assert await wire.ask(6, "daemon.status")
+    assert not ran
+    assert caplog.text.count("refused to pid") == 1
+
+
+async def test_a_confined_process_cannot_steer_what_an_ordinary_one_runs():
+    def judge(pid: int, _standing: object) -> ConfinedAs | None:
+        return None if pid == os.getpid() else ConfinedAs("s", Mode.READ_ONLY)
+
+    gate = Gate()
+    async with connected(service(exec_run=gate), judge=judge) as wire:
+        await wire.request(1, "exec.run", command="bash", stdin_stream=True)
+        await gate.entered.wait()
+        evil = [
+            request(8, "exec.stdin", request_id=1, data_b64=b64(b"echo owned\n")),
+            request(9, "exec.cancel", request_id=1, force=True),
+        ]
+        # Lives until its stdin ends: a sender must.
+        confined = subprocess.Popen(  # noqa: ASYNC220 - returns once it has started
+            ["/bin/sh", "-c", 'printf "%s\\n" "$@"; read -r end', "sh"]
+            + [json.dumps(message) for message in evil],
+            stdin=subprocess.PIPE,
+            stdout=wire.socket.fileno(),
+        )
+        answers = [await wire.receive() for _ in range(2)]
+        confined.communicate()
+        assert {answer["id"] for answer in answers} == {8, 9}
+        assert gate.told == []
+        # The same from the ordinary process does it.
+        await wire.request(9, "exec.cancel", request_id=1, force=True)
+        assert {(await wire.receive())["id"] for _ in range(2)} == {1, 9}
+        assert gate.told == ["kill", "abort: cancelled by the client"]
+
+
+async def test_a_message_that_two_processes_wrote_is_nobodys():
+    async with connected(service()) as wire:
+        await wire.send_raw(b'{"jsonrpc":"2.0",')
+        await trio.testing.wait_all_tasks_blocked()
+        other = subprocess.Popen(  # noqa: ASYNC220 - returns once it has started
+            ["/bin/sh", "-c", 'echo \'"id":1,"method":"daemon.status"}\'; read -r end'],
+            stdin=subprocess.PIPE,
+            stdout=wire.socket.fileno(),
+        )
+        answers = await wire.receive_all()
+        other.communicate()
+        assert [code_of(answer) for answer in answers] == ["BAD_FRAME"]

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from bashd.daemon.notify import Notifier
 from bashd.daemon.quota import Bounds
 from bashd.daemon.server import Server
 from bashd.daemon.socket_folder import SocketPlace
-from bashd.protocol.messages import StatusResult
+from bashd.protocol.messages import OwnerResult, StatusResult
 from tests.support.served import INITIALIZE, SmallService, Wire, status
 
 pytestmark = pytest.mark.trio
@@ -80,6 +80,16 @@ class Daemon:
         return Path(self.listener.path).exists()
 
 
+@pytest.fixture(autouse=True)
+def own_signals() -> Iterator[None]:
+    """Give the signals back: a daemon's life ends with its process, ours goes on."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @contextlib.asynccontextmanager
 async def living(
     tmp_path: Path,
@@ -93,7 +103,7 @@ async def living(
     listener = bind(SocketPlace(str(tmp_path / "run" / "b.sock")))
     service = service or LivingService()
     daemon = Daemon(listener, service)
-    bounds = Bounds(flush_s=0.2)
+    bounds = Bounds(flush_s=1)
 
     async def reload_now() -> None:
         daemon.reloading.set()
@@ -166,6 +176,25 @@ async def test_while_tasks_end_nobody_new_comes_and_who_is_there_gets_results(
         wire.close()
 
 
+async def test_an_answer_that_is_still_being_read_is_read_to_its_end(tmp_path: Path):
+    service = LivingService()
+    service.may_stop.set()
+
+    async def run(_call: Call, _params: object) -> OwnerResult:
+        await service.stopping.wait()
+        return OwnerResult("x" * 3_000_000)
+
+    service.handlers["exec.run"] = run
+    async with living(tmp_path, service=service) as daemon:
+        wire = await daemon.greet()
+        await wire.request(1, "exec.run", command="sleep 9")
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGTERM)
+        answer = await wire.receive()
+        assert len(answer["result"]["owner"]) == 3_000_000
+        wire.close()
+
+
 async def test_a_stop_that_hangs_is_bounded_and_not_called_clean(tmp_path: Path):
     async with living(tmp_path, stop_s=0.05) as daemon:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -194,6 +223,16 @@ async def test_hup_reloads_and_a_bad_configuration_changes_nothing(
         assert "must be positive" in caplog.text
         wire = await daemon.greet()
         wire.close()
+
+
+async def test_signals_at_the_very_end_do_not_kill_it(tmp_path: Path):
+    async with living(tmp_path) as daemon:
+        daemon.service.may_stop.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        while not daemon.ended.is_set():
+            await trio.lowlevel.checkpoint()
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert daemon.clean
 
 
 # Idle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
@@ -222,6 +223,26 @@ def test_an_owner_that_does_not_listen_is_named(path: Path):
     with pytest.raises(HostError, match=f"pid {os.getpid()}"):
         bind(place(path), wait_s=0.05)
     first.release()
+
+
+def test_a_lock_on_a_file_that_is_gone_is_no_ownership(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    owner = Path(f"{path}.owner")
+    lock = fcntl.flock
+    locked: list[int] = []
+
+    def lock_after_the_owner_left(fd: int, operation: int) -> None:
+        if not locked:
+            owner.unlink()  # what a daemon does last, after we had opened the file
+        locked.append(fd)
+        lock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", lock_after_the_owner_left)
+    listener = bind(place(path))
+    assert len(locked) == 2
+    assert owner.exists()
+    listener.release()
 
 
 def test_of_daemons_that_start_at_once_over_a_stale_socket_one_owns_it(path: Path):

@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from bashd.core.errors import LimitError
 from bashd.daemon.listener import bind
 from bashd.daemon.quota import Bounds, Holding, Quota, affordable_connections
 from bashd.daemon.server import Server
@@ -172,15 +173,29 @@ async def test_accepting_goes_on_after_descriptors_ran_out(
 def test_a_user_at_the_limit_leaves_room_for_others():
     quota = Quota(Bounds(connections=3, connections_per_uid=2))
     held: list[Holding] = [quota.admit(1000), quota.admit(1000)]
-    with pytest.raises(Exception, match="uid 1000 has 2 connections"):
+    with pytest.raises(LimitError, match="uid 1000 has 2 connections"):
         quota.admit(1000)
     held.append(quota.admit(1001))
-    with pytest.raises(Exception, match="the daemon has 3 connections"):
+    with pytest.raises(LimitError, match="the daemon has 3 connections"):
         quota.admit(1002)
     held.append(quota.admit(0))
     for holding in held:
         quota.release(holding)
     assert quota.connections == 0
+
+
+def test_who_holds_little_is_not_closed_for_what_others_of_the_user_hold():
+    quota = Quota(Bounds(held_bytes_per_uid=1_000_000))
+    greedy, modest, other = quota.admit(1000), quota.admit(1000), quota.admit(1001)
+    greedy.hold(1_000_001)
+    modest.hold(10_000)
+    other.hold(1_000_000)
+    with pytest.raises(LimitError, match="uid 1000"):
+        greedy.check()
+    modest.check()
+    other.check()
+    with pytest.raises(LimitError):
+        modest.check_room(1)
 
 
 def test_connections_leave_descriptors_for_everything_else():
