@@ -86,30 +86,39 @@ def find_offence(path: str, seen: set[str] | None = None) -> str | None:
         seen: Places that were checked before; added to.
     """
     seen = set() if seen is None else seen
-    rest = _parts(path)
-    at = "/"
+    # The usual case: one more file in a folder that was looked at.
+    at, _, name = path.rpartition("/")
+    rest = [name] if at in seen else _parts(path)
+    at = at if at in seen else ""
     links = 0
     while True:
-        if at not in seen:
-            offence = _offence_at(at)
-            if offence is not None:
-                return offence
-            seen.add(at)
+        offence = None if (at or "/") in seen else _offence_at(at or "/")
+        if offence is not None:
+            return offence
+        seen.add(at or "/")
         if not rest:
             return None
         name, rest = rest[0], rest[1:]
         if name == "..":
-            at = str(Path(at).parent)
+            at = at.rpartition("/")[0]
             continue
-        at = f"{at.rstrip('/')}/{name}"
-        if Path(at).is_symlink():
-            links += 1
-            offence = _offence_at(at)
-            if offence is not None or links > _MAX_LINKS:
-                return offence or f"{path} leads through too many links"
-            target = str(Path(at).readlink())
-            at = "/" if target.startswith("/") else str(Path(at).parent)
-            rest = [*_parts(target), *rest]
+        target = _link_at(f"{at}/{name}")
+        if target is None:
+            at = f"{at}/{name}"
+            continue
+        links += 1
+        offence = _offence_at(f"{at}/{name}")
+        if offence is not None or links > _MAX_LINKS:
+            return offence or f"{path} leads through too many links"
+        at = "" if target.startswith("/") else at
+        rest = [*_parts(target), *rest]
+
+
+def _link_at(place: str) -> str | None:
+    try:
+        return os.readlink(place)  # noqa: PTH115 - thousands of times
+    except OSError:
+        return None
 
 
 def _parts(path: str) -> list[str]:
