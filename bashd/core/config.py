@@ -112,6 +112,8 @@ class DaemonConfig:
     """An idle cell ends after this."""
     spares: int = field(default=3, metadata=_is(whole(1, 64)))
     """Children that wait in each cell: a pipeline of calls finds one ready."""
+    cgroups: bool = field(default=True, metadata=_is(FLAG))
+    """Whether each command gets a cgroup of its own, where the daemon may make any."""
     orphan_timeout_s: int | float = field(default=60, metadata=_is(_POSITIVE))
     """How long tasks live on after their daemon was killed."""
 

@@ -125,6 +125,10 @@ class Usage:
     wall_ms: int = 0
     cpu_ms: int = 0
     max_rss_bytes: int = 0
+    """Most memory it had at once; without the memory controller, its largest process."""
+    oom_killed: bool = False
+    """The kernel ended a process of it because its memory limit was reached. Only
+    known where a cgroup keeps that limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +220,19 @@ class TaskInfo:
     stderr_bytes: int = 0
     cpu_ms: int = 0
     rss_bytes: int = 0
+    """Of all its processes now; 0 once it has settled."""
     ports: tuple[int, ...] = ()
+    """TCP ports it listens on now."""
     owner: str | None = None
     workdir: str = ""
     run_id: str = ""
     sandbox: SandboxFacts | None = None
     """Stamped before any listener or waiter hears that the task settled; None while
     it runs and for danger-full-access."""
+    max_rss_bytes: int = 0
+    """As `Usage.max_rss_bytes`."""
+    oom_killed: bool = False
+    """As `Usage.oom_killed`."""
 
 
 @dataclass(frozen=True, slots=True)

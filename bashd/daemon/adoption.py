@@ -25,6 +25,7 @@ import trio
 
 from bashd.daemon.cell import Cell, Spare, receive
 from bashd.daemon.cells import Home
+from bashd.daemon.cgroups import CellGroups
 from bashd.launcher import wire
 
 logger = logging.getLogger(__name__)
@@ -40,6 +41,7 @@ class KnownCell:
     uid: int
     secret: str
     mode: str
+    groups: CellGroups | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,8 @@ async def _shake_hands(
     ):
         channel.send(b"n")
         raise wire.WireError(f"uid {uid} brought a cell that is not known here")
-    cell = Cell(known.mode, channel, AdoptedProcess(pid), adopt.cell_id)
+    process = AdoptedProcess(pid)
+    cell = Cell(known.mode, channel, process, adopt.cell_id, known.groups)
     # Nothing new starts in it; it ends when its last task has.
     cell.retired = True
     channel.send(wire.Adopt.YES)
@@ -177,7 +180,12 @@ async def _shake_hands(
             break
         held = wire.TaskHeld.decode(message, fds)
         spare = Spare(cell, held.serial, fds, None)
+        if known.groups is not None:
+            spare.group = known.groups.adopted(held.serial)
         cell.adopt(spare)
         brought.append(Brought(adopt.cell_id, held.serial, cell, spare))
+    if known.groups is not None:
+        # Foreground runs of the dead daemon, whose callers are gone.
+        known.groups.kill(frozenset(one.serial for one in brought))
     take(adopt.cell_id, cell, brought)
     return True

@@ -24,14 +24,15 @@ from bashd.daemon.execution import (
     stdin_pipe,
 )
 from bashd.daemon.output import StreamStore
+from bashd.daemon.pidfd import host_pid
 from bashd.daemon.records import Records
-from bashd.daemon.run import KILL, Ended, Followers, Stop, drive
+from bashd.daemon.run import KILL, Ended, Followers, Stop, drive, lost
 from bashd.daemon.session import Session
-from bashd.daemon.task import Task, TaskTable, host_pid
+from bashd.daemon.task import Task, TaskTable
 
 logger = logging.getLogger(__name__)
 
-_NEVER_RAN = Ended(None, None, None, 0, 0, 0, lost=True)
+_NEVER_RAN = lost()
 
 
 @dataclass(slots=True)

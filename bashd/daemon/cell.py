@@ -22,17 +22,24 @@ import select
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from bashd.core.errors import RunnerFailedError
-from bashd.launcher import wire
+from bashd.core.model import Mode
+from bashd.daemon.pidfd import host_pid
+from bashd.launcher import tree, wire
+
+if TYPE_CHECKING:
+    from bashd.daemon.cgroup import Group
+    from bashd.daemon.cgroups import CellGroups
 
 _HELLO_TIMEOUT_S = 20.0
 """A cold start takes 0.1 s; under heavy load and emulation it may take seconds."""
+_INFO_TIMEOUT_S = 5.0
 _DIAGNOSTIC_BYTES = 4096
 _SEALS = (
     fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -65,8 +72,8 @@ class Spare:
     """A process that waits for one request; owns four descriptors."""
 
     __slots__ = (
-        "came_to", "cell", "exit", "exited", "pidfd", "request", "serial",
-        "stderr_fd", "stdout_fd", "wake",
+        "came_to", "cell", "exit", "exited", "group", "marker", "pidfd", "request",
+        "serial", "stderr_fd", "stdout_fd", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +95,10 @@ class Spare:
         """`outcome`, kept when the run has settled."""
         self.exit: wire.Exited | None = None
         """None after `exited` is set means that the cell was lost."""
+        self.marker = b""
+        """An entry in the environment of its command and of what descends from it."""
+        self.group: Group | None = None
+        """Its cgroup, which it never leaves; None where it has none."""
 
     def send(self, request: wire.Request, stdin_fd: int | None, script: bytes | None) -> None:
         """Hand over the command. Raises `OSError` if the spare is gone."""
@@ -189,6 +200,8 @@ class Cell:
         spec_mode: Mode of the commands in it.
         control: The daemon's end of the wire, non-blocking.
         process: Whose end is the end of the cell.
+        cell_id: Names it in records.
+        groups: The cgroups of its commands; None where there are none.
     """
 
     def __init__(
@@ -197,6 +210,7 @@ class Cell:
         control: socket.socket,
         process: RunnerProcess,
         cell_id: str = "",
+        groups: CellGroups | None = None,
     ) -> None:
         self.mode = spec_mode
         self.cell_id = cell_id
@@ -207,24 +221,39 @@ class Cell:
         """Replaced by a newer cell; ends when its last task does."""
         self.running: dict[int, Spare] = {}
         self.last_used = trio.current_time()
+        self.groups = groups
         self.keep_spares = 0
         """How many spares to hold ready; set by whoever starts commands here."""
         self._control = control
         self._spares: deque[Spare] = deque()
         self._known: dict[int, Spare] = {}
         self._arrival = trio.Condition()
-        self._asked = 0
+        self._ordered: dict[int, Group | None] = {}
+        """Spares on their way, by serial, and the cgroup each is to be born in."""
+        self._last_serial = 0
         self._gone = trio.Event()
+        self._ending = False
         self._finishers: trio.Nursery | None = None
 
     # -- spares -----------------------------------------------------------------
 
     def ask_for_spares(self, wanted: int) -> None:
         """Have the launcher fork so many that *wanted* are ready or on their way."""
-        missing = wanted - len(self._spares) - self._asked
-        if missing > 0 and not self.lost:
-            self._asked += missing
-            self._send(wire.pack(wire.FORK, b"%d" % missing))
+        missing = wanted - len(self._spares) - len(self._ordered)
+        for _ in range(0 if self.lost else missing):
+            self._order_spare()
+
+    def _order_spare(self) -> None:
+        self._last_serial = serial = self._last_serial + 1
+        message = wire.pack(wire.FORK, b"%d" % serial)
+        made = None if self.groups is None else self.groups.make(serial)
+        if made is None:
+            self._ordered[serial] = None
+            self._send(message)
+            return
+        self._ordered[serial], folder_fd = made
+        self._send(message, [folder_fd])
+        os.close(folder_fd)
 
     async def take_spare(self) -> Spare:
         """Take a spare, waiting for one to be forked if there is none.
@@ -251,14 +280,23 @@ class Cell:
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
         self._send(wire.pack(wire.ACK, b"%d" % spare.serial))
-        if len(self._spares) + self._asked <= self.keep_spares // 2:
+        if len(self._spares) + len(self._ordered) <= self.keep_spares // 2:
             # Only now: a fork during the command would compete with it, and several
             # at once cost the launcher one wake-up.
             self.ask_for_spares(self.keep_spares)
         self.running.pop(spare.serial, None)
         self._known.pop(spare.serial, None)
         self.last_used = trio.current_time()
+        self._close(spare)
+
+    def _close(self, spare: Spare) -> None:
         spare.close()
+        self._retire_group(spare)
+
+    def _retire_group(self, spare: Spare) -> None:
+        group, spare.group = spare.group, None
+        if group is not None and self.groups is not None:
+            self.groups.cgroups.retire(group)
 
     def mark_task(self, spare: Spare) -> None:
         """Have the launcher keep this command through a death of the daemon."""
@@ -277,16 +315,22 @@ class Cell:
 
     def kill_tree(self, spare: Spare, marker: bytes) -> None:
         """Send SIGKILL to the command and everything that descends from it."""
-        self._send(wire.pack(wire.KILL, b"%d" % spare.serial, marker))
+        exact = spare.group is not None and spare.group.kill()
+        if not exact or not Mode(self.mode).confines:
+            # An unconfined command may have left its group.
+            self._send(wire.pack(wire.KILL, b"%d" % spare.serial, marker))
 
     def drop_pipes(self, spare: Spare) -> None:
         """Let the launcher close its copies, so that the writer can meet EPIPE."""
         self._send(wire.pack(wire.DROP, b"%d" % spare.serial))
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: bytes, fds: Sequence[int] = ()) -> None:
         # The launcher always reads; a full socket means that it does not live.
         try:
-            self._control.send(message)
+            if fds:
+                socket.send_fds(self._control, [message], fds)
+            else:
+                self._control.send(message)
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                 self._control.shutdown(socket.SHUT_RDWR)
@@ -304,13 +348,18 @@ class Cell:
                         pass
             except (OSError, wire.WireError, EOFError):
                 pass
-            finally:
-                self._finishers = None
-                self._mark_lost()
-                nursery.cancel_scope.cancel()
+            # Not when this is cancelled: then the daemon leaves, and the cell's tasks
+            # are another daemon's.
+            self._finishers = None
+            self.lost = True
+            await self._end_orphans()
+            self._mark_lost()
+            nursery.cancel_scope.cancel()
         async with self._arrival:
             self._arrival.notify_all()
         await self._reap()
+        if self.groups is not None:
+            await self.groups.end()
         self._gone.set()
 
     def finish_later(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -345,10 +394,15 @@ class Cell:
         except wire.WireError:
             _close_all(fds)
             raise
+        if ready.serial not in self._ordered:
+            _close_all(fds)
+            raise wire.WireError(f"spare {ready.serial} was not asked for")
         spare = Spare(self, ready.serial, fds[1:], socket.socket(fileno=fds[0]))
         self._known[ready.serial] = spare
+        spare.group = self._ordered.pop(ready.serial)
+        if not ready.grouped:
+            self._retire_group(spare)
         self._spares.append(spare)
-        self._asked = max(self._asked - 1, 0)
         if self._arrival.statistics().tasks_waiting:
             trio.lowlevel.spawn_system_task(self._notify_arrival)
 
@@ -356,18 +410,30 @@ class Cell:
         async with self._arrival:
             self._arrival.notify()
 
+    async def _end_orphans(self) -> None:
+        """End what outlived its keeper, before anybody hears that it is lost."""
+        if self.groups is not None and self.groups.kill() and Mode(self.mode).confines:
+            return
+        left = [
+            (pid, spare.marker)
+            for spare in self.running.values()
+            if (pid := host_pid(spare.pidfd)) or spare.marker
+        ]
+        if left and not self._ending:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(tree.kill_orphans, left)
+
     def _mark_lost(self) -> None:
-        self.lost = True
         for spare in self._known.values():
             spare.ended()
         while self._spares:
             spare = self._spares.popleft()
             self._known.pop(spare.serial, None)
-            spare.close()
+            self._close(spare)
 
     async def end(self) -> None:
         """End the cell and everything in it; returns when its processes are gone."""
-        self.lost = True
+        self.lost = self._ending = True
         self._send(wire.END)
         with trio.CancelScope(shield=True):
             with trio.move_on_after(_END_TIMEOUT_S):
@@ -395,7 +461,11 @@ _END_TIMEOUT_S = 8.0
 """Longer than the launcher's own deadline for stragglers."""
 
 
-async def open_cell(spec: CellSpec, hello_timeout_s: float = _HELLO_TIMEOUT_S) -> Cell:
+async def open_cell(
+    spec: CellSpec,
+    groups: CellGroups | None = None,
+    hello_timeout_s: float = _HELLO_TIMEOUT_S,
+) -> Cell:
     """Start a cell and wait for its hello. The caller runs `Cell.pump`.
 
     Raises:
@@ -406,16 +476,25 @@ async def open_cell(spec: CellSpec, hello_timeout_s: float = _HELLO_TIMEOUT_S) -
     said = os.memfd_create("runner-stderr", os.MFD_CLOEXEC)
     owned: list[int] = []
     try:
-        argv, fds = _command_line(spec, theirs.fileno(), owned)
-        process = await _start(argv, (*fds, theirs.fileno(), *spec.pass_fds), said)
+        info_fd, info_write_fd = os.pipe2(os.O_CLOEXEC)
+        owned.append(info_fd)
+        try:
+            argv, fds = _command_line(spec, theirs.fileno(), info_write_fd, owned)
+            process = await _start(argv, (*fds, theirs.fileno(), *spec.pass_fds), said)
+        finally:
+            os.close(info_write_fd)
         theirs.close()
         try:
+            if groups is not None:
+                await _enter_group(groups, process.pid, info_fd)
             await _shake_hands(spec, ours, process, hello_timeout_s, owned)
         except BaseException as error:
             process.kill()
             ours.close()
             with trio.CancelScope(shield=True):
                 await process.wait()
+                if groups is not None:
+                    await groups.end()
             if isinstance(error, RunnerFailedError):
                 detail = _read_back(said)
                 raise RunnerFailedError(
@@ -425,10 +504,12 @@ async def open_cell(spec: CellSpec, hello_timeout_s: float = _HELLO_TIMEOUT_S) -
     finally:
         theirs.close()
         _close_all([*owned, said])
-    return Cell(spec.mode, ours, process, spec.cell_id)
+    return Cell(spec.mode, ours, process, spec.cell_id, groups)
 
 
-def _command_line(spec: CellSpec, control_fd: int, owned: list[int]) -> tuple[list[str], list[int]]:
+def _command_line(
+    spec: CellSpec, control_fd: int, info_fd: int, owned: list[int]
+) -> tuple[list[str], list[int]]:
     fds: list[int] = []
     argv = list(spec.argv)
     if spec.bwrap_args:
@@ -437,9 +518,32 @@ def _command_line(spec: CellSpec, control_fd: int, owned: list[int]) -> tuple[li
         owned.append(args_fd)
         os.write(args_fd, payload)
         os.lseek(args_fd, 0, os.SEEK_SET)
-        fds.append(args_fd)
-        argv = [str(args_fd) if part == "{args}" else part for part in argv]
+        fds += [args_fd, info_fd]
+        names = {"{args}": str(args_fd), "{info}": str(info_fd)}
+        argv = [names.get(part, part) for part in argv]
     return [*argv, str(control_fd)], fds
+
+
+async def _enter_group(groups: CellGroups, runner_pid: int, info_fd: int) -> None:
+    """Move the cell's first process into its cgroup, while it starts.
+
+    It waits for its configuration, so whatever it forks comes later.
+    """
+    # bubblewrap names its child before it lets it go on. Whoever else is started has
+    # no such descriptor: end of file, and the process is the cell's first itself.
+    text = b""
+    with trio.move_on_after(_INFO_TIMEOUT_S):
+        while b"}" not in text:
+            await trio.lowlevel.wait_readable(info_fd)
+            data = os.read(info_fd, _DIAGNOSTIC_BYTES)
+            if not data:
+                break
+            text += data
+    try:
+        pid = json.loads(text)["child-pid"] if text else runner_pid
+    except (ValueError, KeyError, TypeError):
+        return
+    await groups.enter(pid)
 
 
 async def _start(argv: list[str], fds: tuple[int, ...], said: int) -> trio.Process:

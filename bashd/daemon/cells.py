@@ -9,7 +9,6 @@ its running tasks go on in it while the next command gets a fresh one.
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 import shutil
 from collections.abc import Callable
@@ -22,10 +21,12 @@ from bashd.core import confinement
 from bashd.core.confinement import Places, Plan
 from bashd.core.errors import RunnerFailedError
 from bashd.core.model import Mode
-from bashd.core.policy import Limits, Policy
+from bashd.core.policy import Policy
 from bashd.daemon import code, folders, survey
 from bashd.daemon.cell import Cell, CellSpec, open_cell
+from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.limits import PIDS, rlimits, threads_of
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.seccomp import Switches, compile_filter
 from bashd.daemon.survey import MountTable, Question, Stamp, Survey, Workdir
@@ -59,6 +60,8 @@ class BuiltCell:
     gaps: tuple[str, ...]
     masked: tuple[str, ...]
     protected: tuple[str, ...]
+    groups: tuple[str, ...] = ()
+    """Folders of its cgroup, one a hierarchy; empty where it has none."""
 
 
 @dataclass(slots=True)
@@ -73,6 +76,8 @@ class Slot:
     stamp: Stamp
     generation: int
     root: Workdir
+    rlimits: tuple[tuple[int, int], ...]
+    """(RLIMIT number, value) pairs of its commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +120,8 @@ class Environment:
     spawn: Callable[[Cell], None]
     """Runs `Cell.pump` in the daemon's nursery."""
     spares: int
+    cgroups: Cgroups = field(default_factory=Cgroups)
+    """Where its commands are killed, limited and counted."""
     home: Home | None = None
     """How keepers find a new daemon; None: cells end with this one."""
 
@@ -199,6 +206,9 @@ class SessionCells:
         plan = self._plan(key, policy, found)
         await folders.make_nested(self.places, plan.nested_points, self.identity)
         cell_id = secrets.token_hex(8)
+        groups = self.environment.cgroups.of_cell(
+            cell_id, policy.limits, self.identity.uid
+        )
         built = BuiltCell(
             secret=secrets.token_hex(16),
             mode=str(key.mode),
@@ -209,16 +219,33 @@ class SessionCells:
                 *(path for path, _ in found.found.protected),
                 *found.found.anchors,
             ),
+            groups=() if groups is None else groups.folders,
         )
         spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))
-        cell = await open_cell(spec)
+        limits = await self._rlimits(key, policy)
+        cell = await open_cell(spec, groups)
         self.environment.spawn(cell)
         cell.keep_spares = self.environment.spares
         cell.ask_for_spares(cell.keep_spares)
         self._forget_ended()
         self.built[cell_id] = built
         self.on_change()
-        return Slot(cell_id, cell, built, plan, found, stamp, generation, root)
+        return Slot(
+            cell_id, cell, built, plan, found, stamp, generation, root, limits
+        )
+
+    async def _rlimits(
+        self, key: CellKey, policy: Policy
+    ) -> tuple[tuple[int, int], ...]:
+        uid = self.identity.uid
+        kept = self.environment.cgroups.limits
+        others: int | None = 0
+        if uid == 0:
+            others = None
+        elif PIDS not in kept and (os.geteuid() == 0 or key.runner != BWRAP):
+            # Without a user namespace of its own the user's other processes count.
+            others = await trio.to_thread.run_sync(threads_of, uid)
+        return rlimits(policy.limits, kept=kept, others=others)
 
     def _forget_ended(self) -> None:
         live = {slot.cell_id for slot in self.slots.values() if not slot.cell.lost}
@@ -337,7 +364,9 @@ class SessionCells:
                 arguments += ["--cap-add", name]
         else:
             arguments += ["--unshare-user", "--cap-drop", "ALL"]
-        return (bwrap, "--args", "{args}", "--"), (*arguments, *plan.bwrap)
+        # Outside of --args: it is filled in when the cell is opened.
+        start = (bwrap, "--info-fd", "{info}", "--args", "{args}", "--")
+        return start, (*arguments, *plan.bwrap)
 
     # -- life ---------------------------------------------------------------------
 
@@ -421,18 +450,5 @@ def _list_folder(path: str) -> list[tuple[str, bool]]:
             return [(entry.name, entry.is_symlink()) for entry in entries]
     except OSError:
         return []
-
-
-def rlimits(limits: Limits) -> tuple[tuple[int, int], ...]:
-    """Return the policy's limits as (RLIMIT number, value) pairs."""
-    pairs = (
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_FSIZE, limits.file_size_bytes),
-        (resource.RLIMIT_CORE, limits.core_bytes),
-        (resource.RLIMIT_CPU, limits.cpu_s),
-        (resource.RLIMIT_AS, limits.memory_bytes),
-        (resource.RLIMIT_NPROC, limits.pids),
-    )
-    return tuple((kind, value) for kind, value in pairs if value is not None)
 
 

@@ -23,7 +23,7 @@ from bashd.core.output import decode
 from bashd.core.policy import Policy
 from bashd.daemon import survey
 from bashd.daemon.cell import Spare
-from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot, rlimits
+from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot
 from bashd.daemon.identity import run_as
 from bashd.daemon.output import StreamStore
 from bashd.daemon.run import Ended, Followers, Stop, drive
@@ -200,7 +200,7 @@ class Execution:
                 slot.cell.mark_task(spare)
                 announce(started)
             try:
-                self._send(spare, command, workdir)
+                self._send(started, command)
             except OSError:
                 # Killed by a command of its own session; nothing has run.
                 slot.cell.release(spare)
@@ -232,7 +232,8 @@ class Execution:
 
         return await run_as(session.identity, find)
 
-    def _send(self, spare: Spare, command: Command, workdir: Workdir) -> None:
+    def _send(self, started: Started, command: Command) -> None:
+        spare, workdir = started.spare, started.workdir
         text = os.fsencode(command.spec.command)
         script = text if len(text) > wire.MAX_ARG_BYTES else None
         marker = MARKER + command.run_id.encode()
@@ -243,7 +244,7 @@ class Execution:
             workdir_ino=workdir.ino,
             has_stdin=command.stdin_fd is not None,
             has_script=script is not None,
-            limits=rlimits(command.policy.limits),
+            limits=started.slot.rlimits,
             environment=(*command.environment.entries, marker),
         )
         spare.send(request, command.stdin_fd, script)
@@ -343,7 +344,7 @@ def judge(
 
 def usage(ended: Ended) -> Usage:
     """Return what a command cost."""
-    return Usage(ended.wall_ms, ended.cpu_ms, ended.max_rss_bytes)
+    return Usage(ended.wall_ms, ended.cpu_ms, ended.max_rss_bytes, ended.oom_killed)
 
 
 def stdin_pipe(uid: int) -> tuple[int, int]:

@@ -52,7 +52,7 @@ def cells_of(record: dict[str, Any]) -> dict[str, BuiltCell]:
     """Return the cells of a session's record."""
     cells: dict[str, BuiltCell] = {}
     for cell_id, found in record.get("cells", {}).items():
-        for key in ("gaps", "masked", "protected"):
+        for key in ("gaps", "masked", "protected", "groups"):
             found[key] = tuple(found[key])
         cells[cell_id] = BuiltCell(**found)
     return cells
@@ -77,6 +77,7 @@ def task_record(task: Task) -> dict[str, Any]:
         "deadline_at": task.deadline_at,
         "cpu_ms": task.cpu_ms,
         "max_rss_bytes": task.max_rss_bytes,
+        "oom_killed": task.oom_killed,
         "cursors": [task.cursor_stdout, task.cursor_stderr],
         "stores": [asdict(task.stdout.state()), asdict(task.stderr.state())],
         "cell_id": task.cell_id,
@@ -104,6 +105,7 @@ def restore_result(task: Task, record: dict[str, Any]) -> None:
     task.deadline_at = record["deadline_at"]
     task.cpu_ms = record["cpu_ms"]
     task.max_rss_bytes = record["max_rss_bytes"]
+    task.oom_killed = record["oom_killed"]
     task.cursor_stdout, task.cursor_stderr = record["cursors"]
     task.cell_id, task.serial = record["cell_id"], record["serial"]
     task.announced = record["announced"]

@@ -8,7 +8,6 @@ moment is settled as lost, with the runner-failure marker.
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,17 +15,20 @@ from typing import Any
 import trio
 
 from bashd.core.model import Mode
+from bashd.core.policy import Limits
 from bashd.daemon import recall
 from bashd.daemon.adoption import Brought, KnownCell
 from bashd.daemon.background import Background
 from bashd.daemon.cell import Cell
 from bashd.daemon.cells import BuiltCell
+from bashd.daemon.cgroups import CellGroups
 from bashd.daemon.output import StreamStore
 from bashd.daemon.records import Records
 from bashd.daemon.run import Stop
 from bashd.daemon.session import Session
 from bashd.daemon.sessions import Sessions
 from bashd.daemon.task import Task, TaskTable
+from bashd.launcher import tree
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +46,7 @@ class Restore:
     background: Background
     _known: dict[str, tuple[Session, BuiltCell]] = field(default_factory=dict)
     _waiting: dict[tuple[str, int], Task] = field(default_factory=dict)
+    _all_brought: trio.Event = field(default_factory=trio.Event)
 
     async def load(self) -> None:
         """Rebuild sessions and tasks; running ones wait to be brought."""
@@ -59,6 +62,8 @@ class Restore:
                 continue
             for cell_id, built in recall.cells_of(record).items():
                 self._known[cell_id] = (session, built)
+                # So that the session's record goes on to tell of it.
+                session.cells.built[cell_id] = built
             for found in sorted(tasks, key=_number):
                 self._revive_task(session, found)
         await self.sessions.remove_strays()
@@ -102,36 +107,57 @@ class Restore:
         if known is None:
             return None
         session, built = known
-        return KnownCell(session.identity.uid, built.secret, built.mode)
+        groups = _groups(session, built)
+        return KnownCell(session.identity.uid, built.secret, built.mode, groups)
 
     def take(self, cell_id: str, cell: Cell, brought: list[Brought]) -> None:
         """Go on with the tasks of a cell that came back."""
         session, built = self._known.pop(cell_id)
         session.cells.retired.append(cell)
         session.cells.environment.spawn(cell)
+        session.cells.built[cell_id] = built
+        session.cells.on_change()
         for one in brought:
             task = self._waiting.pop((one.cell_id, one.serial), None)
             if task is None:
                 self.background.end_stranger(one.spare)
             else:
                 self.background.resume(task, one.spare, built)
+        if not self._waiting:
+            self._all_brought.set()
 
     async def settle_missing(self) -> None:
-        """Settle the tasks that nobody has brought in time."""
-        with trio.move_on_after(_WAIT_S):
-            while self._waiting:
-                await trio.sleep(_WAIT_S / 50)
-        missing = list(self._waiting.values())
+        """Settle the tasks that nobody has brought in time; end what is left of them."""
+        if self._waiting:
+            with trio.move_on_after(_WAIT_S):
+                await self._all_brought.wait()
+        missing, cells = list(self._waiting.values()), list(self._known.values())
         self._waiting.clear()
         self._known.clear()
+        await _end_remains(missing, cells)
         for task in missing:
             self.background.settle_lost(task)
 
 
+def _groups(session: Session, built: BuiltCell) -> CellGroups | None:
+    cgroups = session.cells.environment.cgroups
+    # Nothing new starts in them, so there is nothing to limit.
+    return cgroups.reopen(built.groups, Limits())
+
+
+async def _end_remains(
+    tasks: list[Task], cells: list[tuple[Session, BuiltCell]]
+) -> None:
+    """End what runs on without its keeper, and remove its cgroups."""
+    async with trio.open_nursery() as nursery:
+        for session, built in cells:
+            groups = _groups(session, built)
+            if groups is not None:
+                nursery.start_soon(groups.end)
+        if tasks:
+            markers = [(0, tree.MARKER + task.run_id.encode()) for task in tasks]
+            nursery.start_soon(trio.to_thread.run_sync, tree.kill_orphans, markers)
+
+
 def _number(record: dict[str, Any]) -> int:
     return int(str(record.get("task_id", "bash-0")).rpartition("-")[2] or 0)
-
-
-def seconds_left(deadline_at: float | None) -> float | None:
-    """Return how long a task may still run; None without a deadline."""
-    return None if deadline_at is None else max(deadline_at - time.time(), 0.0)

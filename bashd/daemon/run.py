@@ -74,8 +74,17 @@ class Ended:
     wall_ms: int
     cpu_ms: int
     max_rss_bytes: int
+    """Most memory of the whole tree where a cgroup counts it, else of the largest
+    process that was waited for."""
+    oom_killed: bool
+    """The kernel ended a process of it for want of memory within its limit."""
     lost: bool
     """The cell broke under the command: no exit status exists."""
+
+
+def lost(cause: str | None = None, wall_ms: int = 0) -> Ended:
+    """Return the end of a command of which nothing more is known."""
+    return Ended(None, None, cause, wall_ms, 0, 0, oom_killed=False, lost=True)
 
 
 def signal_name(number: int) -> str:
@@ -108,7 +117,7 @@ async def drive(
     stop.bind(spare.wake)
     out_fd, spare.stdout_fd = spare.stdout_fd, -1
     err_fd, spare.stderr_fd = spare.stderr_fd, -1
-    marker = tree.MARKER + run_id.encode()
+    marker = spare.marker = tree.MARKER + run_id.encode()
     async with trio.open_nursery() as nursery:
         drains = Drains(nursery)
         drains.start(
@@ -184,16 +193,22 @@ def _ended(spare: Spare, stop: Stop, began: float) -> Ended:
     wall_ms = round((trio.current_time() - began) * 1000)
     report = spare.exit
     if report is None:
-        return Ended(None, None, stop.cause, wall_ms, 0, 0, lost=True)
+        return lost(stop.cause, wall_ms)
     status = report.status
     number = status & 0x7F
+    cpu_us, max_rss_bytes, oom_killed = report.cpu_us, report.max_rss_kib * 1024, False
+    if spare.group is not None:
+        cpu_us = max(cpu_us, spare.group.cpu_us())
+        max_rss_bytes = spare.group.peak_bytes() or max_rss_bytes
+        oom_killed = spare.group.oom_kills() > 0
     return Ended(
         exit_code=None if number else status >> 8,
         signal=signal_name(number) if number else None,
         cause=stop.cause,
         wall_ms=wall_ms,
-        cpu_ms=report.cpu_us // 1000,
-        max_rss_bytes=report.max_rss_kib * 1024,
+        cpu_ms=cpu_us // 1000,
+        max_rss_bytes=max_rss_bytes,
+        oom_killed=oom_killed,
         lost=False,
     )
 

@@ -34,6 +34,7 @@ from bashd.daemon.background import Background
 from bashd.daemon.call import Call, Handler
 from bashd.daemon.cell import Cell
 from bashd.daemon.cells import Environment, Tools
+from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.detach import run_or_detach
 from bashd.daemon.execution import Command, Execution
 from bashd.daemon.folders import DaemonFolders
@@ -86,7 +87,11 @@ class Service:
         self.tasks = TaskTable()
         self._mounts = MountTable()
         self._environment = Environment(
-            self.tools, self._mounts, self._spawn_pump, config.daemon.spares
+            self.tools,
+            self._mounts,
+            self._spawn_pump,
+            config.daemon.spares,
+            Cgroups.find() if config.daemon.cgroups else Cgroups(),
         )
         self._adoption = adoption
         if adoption is not None:
@@ -151,6 +156,7 @@ class Service:
             await restore.load()
             if self._adoption is not None:
                 nursery.start_soon(self._adoption.serve, restore.find, restore.take)
+            nursery.start_soon(self._environment.cgroups.serve)
             nursery.start_soon(restore.settle_missing)
             nursery.start_soon(self._reap_for_ever, session_calls)
             task_status.started()
@@ -162,6 +168,7 @@ class Service:
                 session.closing = True
                 nursery.start_soon(self._end_session, session)
         self._mounts.close()
+        self._environment.cgroups.close()
         if self._adoption is not None:
             self._adoption.close()
         if self._nursery is not None:

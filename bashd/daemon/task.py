@@ -44,6 +44,7 @@ class Task:
     ended_at: float | None = None
     cpu_ms: int = 0
     max_rss_bytes: int = 0
+    oom_killed: bool = False
     deadline_at: float | None = None
     """Seconds since the epoch; None: no deadline was asked for."""
     cell_id: str | None = None
@@ -82,6 +83,7 @@ class Task:
         self.ended = ended
         self.exit_code, self.signal = ended.exit_code, ended.signal
         self.cpu_ms, self.max_rss_bytes = ended.cpu_ms, ended.max_rss_bytes
+        self.oom_killed = ended.oom_killed
         self.sandbox = sandbox
         if self.status is TaskStatus.RUNNING:
             died = ended.signal is not None or ended.lost or ended.cause is not None
@@ -112,6 +114,8 @@ class Task:
             stderr_bytes=self.stderr.total,
             cpu_ms=self.cpu_ms,
             rss_bytes=rss_bytes,
+            max_rss_bytes=max(self.max_rss_bytes, rss_bytes),
+            oom_killed=self.oom_killed,
             ports=ports,
             owner=self.owner,
             workdir=self.workdir,
@@ -187,18 +191,3 @@ class TaskTable:
         """Tell the listeners that *task* has settled."""
         for listener in list(self._listeners):
             listener(task)
-
-
-def host_pid(pidfd: int) -> int:
-    """Return the pid behind a pidfd as this process's namespace numbers it.
-
-    Source: pidfd_open(2), the Pid line of /proc/self/fdinfo; -1 when it has ended.
-    """
-    try:
-        with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
-            for line in file:
-                if line.startswith("Pid:"):
-                    return max(int(line.split()[1]), 0)
-    except (OSError, ValueError):
-        return 0
-    return 0

@@ -21,7 +21,8 @@ import prctl
 
 from . import confine, home, kernel, tree, wire
 from .confine import Settings, StepError, step
-from .spare import ignore_signals, read_payload, receive, run_zygote
+from .spare import ignore_signals, read_payload, receive
+from .zygote import Order, Zygote
 
 _END_DEADLINE_S = 5.0
 """How long the end of a cell waits for processes outside a pid namespace."""
@@ -64,42 +65,16 @@ class Keeper:
         self.control = control
         self.home_fd = home_fd
         self.settings = settings
-        self.program = program
         self.children: dict[int, Child] = {}
         self.by_pid: dict[int, Child] = {}
-        self.next_serial = 1
-        self.outstanding = 0
-        """Spares asked of the zygote and not yet answered."""
-        self.zygote: socket.socket | None = None
-        self.zygote_pid = 0
         self.epoll = select.epoll()
+        self.zygote = Zygote(settings, program, self.epoll, self.deliver)
         self.handlers: dict[int, Child] = {}
         """By pidfd: children whose end has not been reported."""
         self.ended = False
         self.is_init = os.getpid() == 1
         scoped = bool(settings.landlock and settings.landlock["scoped"] & 2)
         self.may_signal_all = settings.confined and (self.is_init or scoped)
-
-    # -- set-up ---------------------------------------------------------------
-
-    def start_zygote(self) -> None:
-        """Fork the zygote and wait until it says that its layers are on."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()
-        if pid == 0:
-            run_zygote(theirs, self.settings, self.program)
-        theirs.close()
-        self.zygote_pid = pid
-        answer = ours.recv(wire.PACKET_BYTES)
-        if answer != b"!":
-            ours.close()
-            if answer[:1] == wire.FAILED:
-                failed = wire.Failed.decode(answer, [])
-                raise StepError(failed.step, failed.reason)
-            raise StepError("zygote", "it ended before it was ready")
-        self.zygote = ours
-        self.outstanding = 0
-        self.epoll.register(ours.fileno(), select.EPOLLIN)
 
     # -- loop -----------------------------------------------------------------
 
@@ -109,7 +84,8 @@ class Keeper:
         self.epoll.register(wakeup_fd, select.EPOLLIN)
         pidfds = self.handlers
         while not self.ended:
-            events = self.epoll.poll()
+            events = self.epoll.poll(self.zygote.timeout_s())
+            self.zygote.retry()
             # Exits first: somebody waits for them, and orphans can wait.
             for fd, _ in events:
                 child = pidfds.get(fd)
@@ -123,10 +99,10 @@ class Keeper:
                 elif fd == wakeup_fd:
                     with contextlib.suppress(BlockingIOError):
                         os.read(wakeup_fd, 4096)
-                    self.continue_zygote()
+                    self.zygote.continue_if_stopped()
                     self.reap_orphans()
-                elif self.zygote is not None and fd == self.zygote.fileno():
-                    self.on_zygote()
+                elif fd == self.zygote.fd:
+                    self.zygote.on_readable()
 
     def on_control(self) -> None:
         """Obey one message of the daemon; anything malformed ends the cell."""
@@ -134,15 +110,16 @@ class Keeper:
             message, fds = receive(self.control, 2)
         except ConnectionError:
             message, fds = b"", []
+        tag = message[:1]
+        if tag == wire.FORK:
+            self.zygote.order(Order(*wire.fork_order(message, fds)))
+            return
         for fd in fds:
             os.close(fd)
-        tag = message[:1]
         if not tag:
             self.on_daemon_lost()
         elif tag == wire.END:
             self.ended = True
-        elif tag == wire.FORK:
-            self.ask_for_spares(wire.number(wire.unpack(message, 1)[0]))
         else:
             self.on_child_message(tag, message)
 
@@ -150,6 +127,7 @@ class Keeper:
         """Dial home and go on with the running tasks, or end."""
         self.epoll.unregister(self.control.fileno())
         self.control.close()
+        self.zygote.forget_orders()
         self.forget_spares()
         settings = self.settings.home
         if settings is None or not self.children:
@@ -173,26 +151,22 @@ class Keeper:
                 self.epoll.register(child.pidfd, select.EPOLLIN)
 
     def forget_spares(self) -> None:
-        """Drop children that never became a command.
+        """End the children that nobody will ask for.
 
-        Their request sockets ended with the daemon, so they leave by themselves; a
-        task whose pipes the daemon had dropped holds nothing to hand over.
+        Spares; foreground runs, whose callers went with the daemon; and a task whose
+        pipes the daemon had dropped, which holds nothing to hand over.
         """
-        for child in list(self.children.values()):
-            if not child.is_task or len(child.fds) != _PIPES:
-                with contextlib.suppress(OSError):
-                    self.epoll.unregister(child.pidfd)
-                self.handlers.pop(child.pidfd, None)
-                if child.is_task:
-                    tree.kill_tree(
-                        child.pid, b"", frozenset(), may_freeze=False
-                    )
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(child.pidfd, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(child.pid, 0)
-                child.exited = True
-                self.release(child)
+        children = list(self.children.values())
+        kept = [c for c in children if c.is_task and len(c.fds) == _PIPES]
+        dropped = [child for child in children if child not in kept]
+        self.kill_all(dropped, b"")
+        for child in dropped:
+            with contextlib.suppress(OSError):
+                self.epoll.unregister(child.pidfd)
+            self.handlers.pop(child.pidfd, None)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
+            self.release(child)
 
     def on_child_message(self, tag: bytes, message: bytes) -> None:
         """Handle the messages that name a child by its serial."""
@@ -211,63 +185,19 @@ class Keeper:
         elif tag == wire.DROP:
             child.drop_pipes()
 
-    def ask_for_spares(self, count: int) -> None:
-        """Have the zygote fork *count* spares; answers come through the loop."""
-        for _ in range(count):
-            try:
-                if self.zygote is None:
-                    self.start_zygote()
-                assert self.zygote is not None  # noqa: S101 - set by start_zygote
-                self.zygote.send(b"+")
-            except OSError:
-                self.lose_zygote()
-                continue
-            self.outstanding += 1
-
-    def on_zygote(self) -> None:
-        """Register a new spare and pass it on, or notice that the zygote is gone."""
-        assert self.zygote is not None  # noqa: S101 - only polled while set
-        try:
-            message, fds = receive(self.zygote, 4)
-        except OSError:
-            message, fds = b"", []
-        if not message:
-            lost = self.outstanding
-            self.lose_zygote()
-            self.ask_for_spares(lost)
-            return
-        self.outstanding -= 1
+    def deliver(
+        self, order: Order, pid: int, grouped: bool, fds: list[int]  # noqa: FBT001
+    ) -> None:
+        """Register a new spare and pass it on to the daemon."""
         request_fd, out_r, err_r, pidfd = fds
-        child = Child(self.next_serial, int(message), pidfd, [out_r, err_r])
-        self.next_serial += 1
+        child = Child(order.serial, pid, pidfd, [out_r, err_r])
         self.children[child.serial] = child
         self.by_pid[child.pid] = child
-        ready = wire.SpareReady(child.serial, child.pid).encode()
+        ready = wire.SpareReady(child.serial, child.pid, grouped).encode()
         self.send(ready, [request_fd, out_r, err_r, pidfd])
         os.close(request_fd)
         self.handlers[pidfd] = child
         self.epoll.register(pidfd, select.EPOLLIN)
-
-    def continue_zygote(self) -> None:
-        """Undo the SIGSTOP of a command of this cell, which no process can refuse.
-
-        The kernel tells the parent of a stop as it does of an end.
-        """
-        if self.zygote is None:
-            return
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            if os.waitid(os.P_PID, self.zygote_pid, os.WSTOPPED | os.WNOHANG):
-                os.kill(self.zygote_pid, signal.SIGCONT)
-
-    def lose_zygote(self) -> None:
-        """Forget a zygote that was ended by a command of this cell."""
-        if self.zygote is not None:
-            with contextlib.suppress(OSError):
-                self.epoll.unregister(self.zygote.fileno())
-            self.zygote.close()
-            self.zygote = None
-        self.outstanding = 0
-        self.reap_orphans()
 
     def send(self, message: bytes, fds: list[int] | None = None) -> None:
         """Send to the daemon; a daemon that is gone is noticed by the loop."""
@@ -306,7 +236,7 @@ class Keeper:
 
     def reap_orphans(self) -> None:
         """Reap what is ours by adoption; a child that is a task stays pinned."""
-        if self.outstanding:
+        if self.zygote.may_have_spare:
             # A spare may exist that we have not been told of yet.
             return
         for pid in tree.children_of_self():
@@ -327,11 +257,14 @@ class Keeper:
 
     def kill(self, child: Child, marker: bytes) -> None:
         """End the whole tree of a task."""
-        spared = {other.pid for other in self.children.values()} - {child.pid}
-        spared |= {os.getpid(), self.zygote_pid}
-        tree.kill_tree(
-            child.pid, marker, frozenset(spared), may_freeze=self.may_signal_all
-        )
+        self.kill_all([child], marker)
+
+    def kill_all(self, children: list[Child], marker: bytes) -> None:
+        """End the whole trees of some children; *marker* finds those who hide."""
+        leaders = frozenset(child.pid for child in children)
+        spared = frozenset(self.by_pid) - leaders | {os.getpid(), self.zygote.pid}
+        if leaders:
+            tree.kill_trees(leaders, marker, spared, may_freeze=self.may_signal_all)
 
     def end(self) -> NoReturn:
         """Leave nothing behind. As pid 1 the kernel does it when we exit."""
@@ -404,7 +337,7 @@ def main(control_fd: int) -> NoReturn:
         prctl.set_child_subreaper(1)
         _set_up(settings)
         keeper = Keeper(control, settings, program, home_fd)
-        keeper.start_zygote()
+        keeper.zygote.start()
         keeper.send(_hello(settings, program).encode())
         os.chdir("/")
         keeper.run(wakeup_r)

@@ -8,11 +8,13 @@ signal it can ignore is ignored.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
 import signal
 import socket
+from dataclasses import dataclass
 from typing import NoReturn
 
 from . import confine, kernel, wire
@@ -56,7 +58,11 @@ def _do_nothing(_number: int, _frame: object) -> None:
 def run_zygote(
     channel: socket.socket, settings: Settings, program: bytes
 ) -> NoReturn:
-    """Answer each byte on *channel* with one spare until end of file."""
+    """Answer each byte on *channel* with one spare until end of file.
+
+    The filter is each spare's to install: it refuses clone3, which is how a spare is
+    born in its cgroup.
+    """
     status = 1
     try:
         _close_all_but(channel.fileno())
@@ -72,15 +78,16 @@ def run_zygote(
         if rules is not None:
             with step("landlock-inner"):
                 inner = confine.build_ruleset(rules, scoped=False)
-        if program:
-            with step("seccomp"):
-                kernel.install_seccomp(program)
         _rehearse(settings, _REHEARSALS)
         gc.collect()
         gc.freeze()
         channel.send(b"!")
-        while channel.recv(1):
-            _fork_spare(channel, settings, inner)
+        while True:
+            message, fds = receive(channel, 1)
+            if not message:
+                break
+            walls = Walls(settings, inner, program)
+            _answer_order(channel, fds[0] if fds else -1, walls)
         status = 0
     except StepError as error:
         channel.send(wire.Failed(error.step, error.reason).encode())
@@ -128,24 +135,60 @@ def _close_all_but(keep_fd: int) -> None:
     kernel.close_range(keep_fd + 1, 0x7FFFFFFE)
 
 
-def _fork_spare(
-    channel: socket.socket, settings: Settings, inner: kernel.Landlock | None
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """What a spare puts itself behind."""
+
+    settings: Settings
+    inner: kernel.Landlock | None
+    program: bytes
+    """Compiled seccomp filter; empty for none."""
+
+
+def _answer_order(channel: socket.socket, group_fd: int, walls: Walls) -> None:
+    try:
+        _fork_spare(channel, group_fd, walls)
+    except OSError:
+        # A limit on processes or memory is reached: no descriptors says so.
+        channel.send(b"-")
+    finally:
+        if group_fd >= 0:
+            os.close(group_fd)
+
+
+def _clone(group_fd: int) -> tuple[bool, int]:
+    """Return whether the new sibling is in the cgroup, and its pid; 0 in itself."""
+    if group_fd >= 0:
+        try:
+            return True, kernel.clone_sibling(group_fd)
+        except OSError as error:
+            if error.errno in _NO_PROCESS:
+                raise
+    return False, kernel.clone_sibling()
+
+
+_NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM})
+
+
+def _fork_spare(channel: socket.socket, group_fd: int, walls: Walls) -> None:
     daemon_end, spare_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     out_r, out_w = os.pipe2(os.O_CLOEXEC)
     err_r, err_w = os.pipe2(os.O_CLOEXEC)
-    pid = kernel.clone_sibling()
-    if pid == 0:
-        _become_spare(spare_end.fileno(), out_w, err_w, inner, settings)
-    pidfd = os.pidfd_open(pid)
+    opened = [out_r, out_w, err_r, err_w]
     try:
+        grouped, pid = _clone(group_fd)
+        if pid == 0:
+            _become_spare(spare_end.fileno(), out_w, err_w, walls)
+        opened.append(os.pidfd_open(pid))
         socket.send_fds(
-            channel, [b"%d" % pid], [daemon_end.fileno(), out_r, err_r, pidfd]
+            channel,
+            [b"%d %d" % (grouped, pid)],
+            [daemon_end.fileno(), out_r, err_r, opened[-1]],
         )
     finally:
         daemon_end.close()
         spare_end.close()
-        for fd in (out_r, out_w, err_r, err_w, pidfd):
+        for fd in opened:
             os.close(fd)
 
 
@@ -153,12 +196,12 @@ def _become_spare(
     request_fd: int,
     out_fd: int,
     err_fd: int,
-    inner: kernel.Landlock | None,
-    settings: Settings,
+    walls: Walls,
 ) -> NoReturn:
     # Child, behind the outer walls. An inherited write end would delay end of file
     # of another task, so everything foreign goes now, not at exec.
     status = _FAILED_STATUS
+    inner = walls.inner
     try:
         os.setsid()
         os.dup2(out_fd, 1)
@@ -173,9 +216,9 @@ def _become_spare(
             inner.fd = _RULESET_FD
         kernel.close_range(_REQUEST_FD + 1 + (inner is not None), 0x7FFFFFFE)
         os.umask(0o022)
-        _rehearse(settings, 1)
+        _rehearse(walls.settings, 1)
         request = socket.socket(fileno=_REQUEST_FD)
-        _serve_one(request, inner, settings)
+        _serve_one(request, walls)
     except StepError as error:
         _report(wire.Failed(error.step, error.reason))
     except (OSError, wire.WireError) as error:
@@ -191,14 +234,16 @@ def _report(failure: wire.Failed) -> None:
         os._exit(_FAILED_STATUS)
 
 
-def _serve_one(
-    request_socket: socket.socket, inner: kernel.Landlock | None, settings: Settings
-) -> None:
+def _serve_one(request_socket: socket.socket, walls: Walls) -> None:
+    inner, settings = walls.inner, walls.settings
     if inner is not None:
         with step("landlock"):
             log = kernel.LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON
             inner.restrict_self(log if settings.landlock_log else 0)
             inner.close()
+    if walls.program:
+        with step("seccomp"):
+            kernel.install_seccomp(walls.program)
     message, fds = receive(request_socket, max_fds=3)
     if not message:
         return

@@ -1,11 +1,16 @@
-"""Finding and ending the whole process tree of one task, from the keeper.
+"""Finding and ending the whole process tree of one task, without a cgroup.
 
 Exact where a task has a cgroup (the daemon does that); this is the way without one.
+The keeper runs it for its own cell, the daemon for what outlived its keeper.
+
 The tree is frozen before it is looked at: scanning and stopping one by one loses to a
 growing fork bomb, one ``kill(-1, SIGSTOP)`` does not (3,000 processes in 29 ms). That
 is only allowed where -1 cannot reach beyond the cell: as pid 1 of a pid namespace, or
 behind a Landlock signal scope. A process that cut every tie (new session, parent gone,
 environment cleared) is not found here; it ends with its cell.
+
+No signal goes to a number that was looked up: a pidfd is opened, and the process behind
+it must be the one that was found.
 """
 
 from __future__ import annotations
@@ -14,11 +19,15 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 MARKER = b"BASHD_RUN_ID="
 _PASSES = 200
 """Bound on the slow path; each pass that finds nothing new ends it."""
+_ALL = -1
+_STOPPED = "Tt"
+_ENDED = "ZX"
 
 
 class Process(NamedTuple):
@@ -29,6 +38,8 @@ class Process(NamedTuple):
     parent: int
     group: int
     session: int
+    started: int
+    """Ticks since boot; with the pid it names a process for good."""
 
 
 def read_process(pid: int) -> Process | None:
@@ -40,7 +51,9 @@ def read_process(pid: int) -> Process | None:
         return None
     # The name in parentheses may itself hold spaces and parentheses.
     fields = text[text.rfind(b")") + 2 :].split()
-    return Process(pid, fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[3]))
+    return Process(
+        pid, fields[0].decode(), *(int(fields[at]) for at in (1, 2, 3, 19))
+    )
 
 
 def process_table() -> list[Process]:
@@ -49,86 +62,127 @@ def process_table() -> list[Process]:
     return [process for process in found if process is not None]
 
 
-def has_marker(pid: int, marker: bytes) -> bool:
-    """Whether the process was started with *marker* in its environment."""
+def has_marker(pid: int, markers: frozenset[bytes]) -> bool:
+    """Whether the process was started with one of *markers* in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             environment = file.read()
     except OSError:
         return False
-    return marker in environment.split(b"\0")
+    return not markers.isdisjoint(environment.split(b"\0"))
 
 
 def members(
-    table: list[Process], leader: int, marker: bytes, spared: frozenset[int]
-) -> set[int]:
-    """Compute the pids of the task led by *leader*.
+    table: list[Process],
+    leaders: frozenset[int],
+    markers: frozenset[bytes],
+    spared: frozenset[int],
+) -> list[Process]:
+    """Return the processes of the tasks led by *leaders*.
 
-    By session, by group, by descent, and by the run's marker for processes whose
+    By session, by group, by descent, and by a run's marker for processes whose
     parent is gone. *spared* are the cell's own processes and other tasks' leaders.
     """
-    children: dict[int, list[int]] = {}
+    children: dict[int, list[Process]] = {}
     for process in table:
-        children.setdefault(process.parent, []).append(process.pid)
+        children.setdefault(process.parent, []).append(process)
     pending = [
-        process.pid
+        process
         for process in table
-        if process.pid == leader
-        or process.session == leader
-        or process.group == leader
-        or (marker and process.pid not in spared and has_marker(process.pid, marker))
+        if not leaders.isdisjoint((process.pid, process.session, process.group))
+        or (markers and process.pid not in spared and has_marker(process.pid, markers))
     ]
-    found: set[int] = set()
+    found: dict[int, Process] = {}
     while pending:
-        pid = pending.pop()
-        if pid in found or pid in spared:
+        process = pending.pop()
+        if process.pid in found or process.pid in spared:
             continue
-        found.add(pid)
-        pending.extend(children.get(pid, ()))
-    return found
+        found[process.pid] = process
+        pending.extend(children.get(process.pid, ()))
+    return list(found.values())
 
 
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def kill_tree(
-    leader: int, marker: bytes, spared: frozenset[int], *, may_freeze: bool
-) -> None:
-    """Send SIGKILL to every process of the task.
-
-    *leader* must be a pinned (unreaped) child, so that its number is not reused.
-    """
-    if may_freeze:
-        _kill_frozen(leader, marker, spared)
+def send(process: Process, number: int) -> None:
+    """Signal a process that was found, unless its pid is another's by now."""
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
         return
-    stopped: set[int] = set()
+    try:
+        now = read_process(process.pid)
+        if now is not None and now.started == process.started:
+            signal.pidfd_send_signal(pidfd, number)
+    except (ProcessLookupError, PermissionError):
+        return
+    finally:
+        os.close(pidfd)
+
+
+def kill_trees(
+    leaders: frozenset[int],
+    marker: bytes,
+    spared: frozenset[int],
+    *,
+    may_freeze: bool,
+) -> None:
+    """Send SIGKILL to every process of the tasks.
+
+    *leaders* must be pinned (unreaped) children, so that no number is reused.
+    """
+    markers = frozenset((marker,)) if marker else frozenset[bytes]()
+
+    def find() -> list[Process]:
+        return members(process_table(), leaders, markers, spared)
+
+    if may_freeze:
+        _kill_frozen(find)
+    else:
+        _stop_and_kill(find)
+
+
+def kill_orphans(runs: Iterable[tuple[int, bytes]]) -> None:
+    """Send SIGKILL to what is left of commands whose keeper is gone.
+
+    Args:
+        runs: For each its leader's pid, 0 where that has ended, and its marker.
+    """
+    runs = list(runs)
+    leaders = frozenset(pid for pid, _ in runs if pid > 0)
+    markers = frozenset(marker for _, marker in runs if marker)
+    spared = frozenset((os.getpid(), 1))
+    _stop_and_kill(lambda: members(process_table(), leaders, markers, spared))
+
+
+def _stop_and_kill(find: Callable[[], list[Process]]) -> None:
+    stopped: dict[int, Process] = {}
     for _ in range(_PASSES):
-        new = members(process_table(), leader, marker, spared) - stopped
+        new = [
+            process
+            for process in find()
+            if process.pid not in stopped and process.state not in _ENDED
+        ]
         if not new:
             break
-        for pid in new:
-            _signal(pid, signal.SIGSTOP)
-        stopped |= new
-    for pid in stopped:
-        _signal(pid, signal.SIGKILL)
+        for process in new:
+            send(process, signal.SIGSTOP)
+            stopped[process.pid] = process
+    for process in stopped.values():
+        send(process, signal.SIGKILL)
 
 
-def _kill_frozen(leader: int, marker: bytes, spared: frozenset[int]) -> None:
-    before = {p.pid for p in process_table() if p.state in "Tt"}
+def _kill_frozen(find: Callable[[], list[Process]]) -> None:
+    before = {p.pid for p in process_table() if p.state in _STOPPED}
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(-1, signal.SIGSTOP)
+        os.kill(_ALL, signal.SIGSTOP)
     me = os.getpid()
     try:
-        table = process_table()
-        doomed = members(table, leader, marker, spared | {me})
-        for pid in doomed:
-            _signal(pid, signal.SIGKILL)
+        for process in find():
+            if process.pid != me:
+                send(process, signal.SIGKILL)
     finally:
         for process in process_table():
             if process.pid not in before and process.pid != me:
-                _signal(process.pid, signal.SIGCONT)
+                send(process, signal.SIGCONT)
 
 
 def kill_everything(*, may_signal_all: bool, deadline_s: float) -> None:
@@ -141,9 +195,9 @@ def kill_everything(*, may_signal_all: bool, deadline_s: float) -> None:
     while time.monotonic() < until:
         if may_signal_all:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(-1, signal.SIGKILL)
-        for pid in descendants(os.getpid()):
-            _signal(pid, signal.SIGKILL)
+                os.kill(_ALL, signal.SIGKILL)
+        for process in descendants(os.getpid()):
+            send(process, signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -152,19 +206,19 @@ def kill_everything(*, may_signal_all: bool, deadline_s: float) -> None:
         time.sleep(0.002)
 
 
-def descendants(root: int) -> set[int]:
+def descendants(root: int) -> list[Process]:
     """Return every live descendant of *root* by the parent chain."""
-    children: dict[int, list[int]] = {}
+    children: dict[int, list[Process]] = {}
     for process in process_table():
-        children.setdefault(process.parent, []).append(process.pid)
-    found: set[int] = set()
+        children.setdefault(process.parent, []).append(process)
+    found: dict[int, Process] = {}
     pending = list(children.get(root, ()))
     while pending:
-        pid = pending.pop()
-        if pid not in found:
-            found.add(pid)
-            pending.extend(children.get(pid, ()))
-    return found
+        process = pending.pop()
+        if process.pid not in found:
+            found[process.pid] = process
+            pending.extend(children.get(process.pid, ()))
+    return list(found.values())
 
 
 def children_of_self() -> list[int]:

@@ -112,22 +112,25 @@ class SpareReady(NamedTuple):
     """A complete spare. Descriptors: request socket, stdout, stderr, pidfd."""
 
     serial: int
+    """As the daemon's FORK named it."""
     cell_pid: int
+    grouped: bool
+    """It was born in the cgroup that came with the FORK."""
 
     FD_COUNT = 4
 
     def encode(self) -> bytes:
         """Return the packet; the descriptors are sent beside it."""
-        return pack(SPARE, b"%d" % self.serial, b"%d" % self.cell_pid)
+        return pack(SPARE, *(b"%d" % value for value in self))
 
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> SpareReady:
         """Parse a packet from a cell."""
         _expect_fds("spare", fds, 4)
-        serial, pid = (number(field) for field in unpack(message, 2))
+        serial, pid, grouped = (number(field) for field in unpack(message, 3))
         if serial <= 0 or pid <= 0:
             raise WireError("spare with a number that is not positive")
-        return cls(serial, pid)
+        return cls(serial, pid, bool(grouped))
 
 
 class Exited(NamedTuple):
@@ -148,6 +151,17 @@ class Exited(NamedTuple):
         """Parse a packet from a cell."""
         _expect_fds("exit", fds, 0)
         return cls(*(number(field) for field in unpack(message, 4)))
+
+
+def fork_order(message: bytes, fds: list[int]) -> tuple[int, int]:
+    """Parse a FORK: the new spare's serial, and the folder of its cgroup or -1.
+
+    Descriptors: the folder, where there is one.
+    """
+    if len(fds) > 1:
+        raise WireError(f"fork came with {len(fds)} descriptors")
+    serial = number(unpack(message, 1)[0])
+    return serial, fds[0] if fds else -1
 
 
 class Failed(NamedTuple):

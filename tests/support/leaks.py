@@ -8,6 +8,7 @@ was used is replaced by another one just like it.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -44,7 +45,11 @@ def snapshot(daemon: RunningDaemon) -> Snapshot:
     return Snapshot(
         processes=Counter(words.partition(" ")[2] for words in commands),
         mounts=Counter(mounts()),
-        cgroups=Counter(daemon.enclosure.cgroups()),
+        cgroups=Counter(
+            # A cell's commands, spares among them, have numbers for names.
+            re.sub(r"/\d+$", "/N", name)
+            for name in daemon.enclosure.cgroups()
+        ),
         files=Counter(files(daemon.state_dir) | files(daemon.socket.parent)),
         descriptors=descriptors(daemon.pid),
     )

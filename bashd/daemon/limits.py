@@ -1,0 +1,70 @@
+"""What of a policy's limits each process is given, beside what its cgroup keeps.
+
+A cgroup limits a command as a whole; where there is none, or none with the controller,
+a limit of single processes has to do, and does less:
+
+- Memory. RLIMIT_DATA bounds what one process may have, not all together. It counts
+  what can be written, so programs that only reserve address space (Go, Java, Node)
+  work, which they do not under RLIMIT_AS.
+- Processes. RLIMIT_NPROC counts every thread of the user, those outside too, and does
+  not bind uid 0. So it is set to what there is of the user's when the cell is built,
+  and as many more as the policy allows. In a user namespace of its own the count
+  begins at nothing (Linux 5.14).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bashd.core.policy import Limits
+
+PIDS = "pids"
+MEMORY = "memory"
+
+
+def rlimits(
+    limits: Limits, *, kept: frozenset[str], others: int | None
+) -> tuple[tuple[int, int], ...]:
+    """Return a command's resource limits as (RLIMIT number, value) pairs.
+
+    Args:
+        limits: The policy's.
+        kept: Controllers whose limits a cgroup keeps.
+        others: Threads that count beside the command's own; None where no limit of
+            the kind binds (uid 0).
+    """
+    processes = memory = None
+    if PIDS not in kept and limits.pids is not None and others is not None:
+        processes = limits.pids + others
+    if MEMORY not in kept:
+        memory = limits.memory_bytes
+    pairs = (
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_FSIZE, limits.file_size_bytes),
+        (resource.RLIMIT_CORE, limits.core_bytes),
+        (resource.RLIMIT_CPU, limits.cpu_s),
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_NPROC, processes),
+    )
+    return tuple((kind, value) for kind, value in pairs if value is not None)
+
+
+def threads_of(uid: int) -> int:
+    """Count the threads of a user, as RLIMIT_NPROC counts them: by real uid."""
+    count = 0
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            # It may end while we look.
+            with contextlib.suppress(OSError, ValueError):
+                count += _threads_if(uid, Path(f"/proc/{name}/status").read_text())
+    return count
+
+
+def _threads_if(uid: int, status: str) -> int:
+    fields = dict(line.partition(":")[::2] for line in status.splitlines())
+    return int(fields["Threads"]) if int(fields["Uid"].split()[0]) == uid else 0
