@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from tests.support.marks import (
     session_mark,
     start_tick,
 )
-from tests.support.stage import REPOSITORY, Install
+from tests.support.stage import REPOSITORY, Install, stage
 from tests.support.traces import descriptors, files
 
 HIDE = "setsid --fork sleep 60 >/dev/null 2>&1"
@@ -143,6 +144,17 @@ def test_the_installed_bashd_serves_every_account(
         ordinary_user, [install.python, "-c", "import bashd; print(bashd.__file__)"]
     )
     assert done.stdout.strip().endswith("bashd/__init__.py"), done.stderr
+
+
+def test_a_staged_copy_does_not_lead_back_to_the_checkout(
+    reachable_tmp: Path, ordinary_user: Account
+):
+    folder = reachable_tmp / "staged"
+    folder.mkdir()
+    look = "import bashd, trio, prctl; print(bashd.__file__)"
+    done = as_user(ordinary_user, [stage(folder), "-c", look])
+    shutil.rmtree(folder)
+    assert done.stdout.startswith(str(folder)), done.stderr
 
 
 def test_settings_are_written_as_toml():

