@@ -27,12 +27,15 @@ COMMANDS: Final[Mapping[str, str]] = {
     "session": "session_cmd",
     "status": "status_cmd",
     "serve": "serve_cmd",
+    "dial-stdio": "dial_cmd",
     "policy": "policy_cmd",
     "doctor": "doctor_cmd",
     "mcp": "mcp_cmd",
     "mcp-config": "mcp_cmd",
     "schema": "schema_cmd",
     "completion": "completion_cmd",
+    "install": "install_cmd",
+    "uninstall": "install_cmd",
 }
 """Subcommand to its module in `bashd.cli`, in the order of the help."""
 

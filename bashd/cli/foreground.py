@@ -201,7 +201,10 @@ class Foreground:
             self.print(name, kept["text"].encode())
             return []
         path = kept["spill_path"]
-        if path is not None and self._print_file(name, path):
+        if self._link.far is not None:
+            # The same path here is another file.
+            path = path and f"{path} on {self._link.far.host}"
+        elif path is not None and self._print_file(name, path):
             return []
         return [f"[output truncated; full output: {path or '(unavailable)'}]"]
 

@@ -6,6 +6,7 @@ from binascii import a2b_base64
 from typing import TYPE_CHECKING, Any
 
 from bashd.cli.parsing import add_client_options, add_command, open_link
+from bashd.cli.steady import SteadyLink
 from bashd.cli.terminal import OutputClosedError, Sink, open_missing_streams
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; returns the exit status."""
     open_missing_streams()
-    link = open_link(args)
+    link = SteadyLink(lambda: open_link(args))
     sink = Sink(1)
     params: dict[str, Any] = {
         "task_id": args.task,

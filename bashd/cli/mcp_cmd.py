@@ -119,6 +119,7 @@ def _serve(args: argparse.Namespace) -> None:
     limit_s = args.foreground_limit
     reach = server.Reach(
         socket=args.socket,
+        host=args.host,
         cwd=args.cwd,
         mode=None if args.mode is None else Mode(args.mode),
         session=args.session,
@@ -152,7 +153,7 @@ def _server_argv(args: argparse.Namespace) -> list[str]:
     # A client may have another PATH; without one of our own name on ours, none will do.
     own = ["bashd"] if shutil.which("bashd") else [sys.executable, "-m", "bashd"]
     words = [*own, "mcp"]
-    for option in ("cwd", "mode", "session", "foreground_limit", "socket"):
+    for option in ("cwd", "mode", "session", "foreground_limit", "socket", "host"):
         value = getattr(args, option)
         if value is not None:
             words += [f"--{option.replace('_', '-')}", str(value)]

@@ -33,13 +33,23 @@ def add_command(
     )
 
 
-def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every command has that talks to a daemon."""
+def add_socket_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which daemon to talk to."""
     parser.add_argument(
         "--socket",
         metavar="PATH",
         help="talk to the daemon on this socket and no other",
     )
+    parser.add_argument(
+        "--host",
+        metavar="URL",
+        help="talk to another machine's daemon: ssh://[user@]host[:port]",
+    )
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every command has that talks to a daemon."""
+    add_socket_options(parser)
     parser.add_argument(
         "--no-autostart",
         action="store_false",
@@ -60,5 +70,8 @@ def open_link(args: argparse.Namespace) -> Link:
         BashdError: None can be reached.
     """
     return Link.reach(
-        args.socket, autostart=args.autostart, client=f"bashd {args.subcommand}"
+        args.socket,
+        host=args.host,
+        autostart=args.autostart,
+        client=f"bashd {args.subcommand}",
     )

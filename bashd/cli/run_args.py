@@ -48,6 +48,9 @@ OPTIONS: Final = (
     Option("--background", None, "start it, print its task id and return"),
     Option("--json", None, "print one JSON object with all that is known, at the end"),
     Option("--socket", "PATH", "talk to the daemon on this socket and no other"),
+    Option(
+        "--host", "URL", "talk to another machine's daemon: ssh://[user@]host[:port]"
+    ),
     Option("--no-autostart", None, "fail when no daemon is running"),
 )
 _BY_FLAG: Final = {option.flag: option for option in OPTIONS}
@@ -85,6 +88,7 @@ class RunArgs:
         self.background = "--background" in switches
         self.json = "--json" in switches
         self.socket = values.get("--socket")
+        self.host = values.get("--host")
         self.autostart = "--no-autostart" not in switches
         if self.session is not None and self.cwd is not None:
             raise InvalidParamsError(

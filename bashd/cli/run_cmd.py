@@ -17,8 +17,9 @@ from bashd.cli.report import print_json, print_text, report_failure
 from bashd.cli.run_args import MODES, OPTIONS, RunArgs, parse_run
 from bashd.cli.terminal import open_missing_streams
 from bashd.client.ambient import ambient_of
-from bashd.client.folder import absolute
+from bashd.client.folder import FAR_FOLDER, absolute
 from bashd.client.link import Link
+from bashd.client.reach import chosen_host
 from bashd.core.errors import BashdError, HostError, LimitError
 
 TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
@@ -84,8 +85,11 @@ def run_words(argv: Sequence[str]) -> int:
 
 
 def _run(args: RunArgs, interrupts: Interrupts) -> int:
-    params = _params(args)
-    link = Link.reach(args.socket, autostart=args.autostart, client="bashd run")
+    host = chosen_host(args.host, args.socket)
+    params = _params(args, far=host is not None)
+    link = Link.reach(
+        args.socket, host=host or "", autostart=args.autostart, client="bashd run"
+    )
     if interrupts.count:
         return interrupts.exit_status
     if args.background:
@@ -107,8 +111,8 @@ def _run(args: RunArgs, interrupts: Interrupts) -> int:
     return exit_status(result)
 
 
-def _params(args: RunArgs) -> dict[str, Any]:
-    ambient, removed = ambient_of(os.environ)
+def _params(args: RunArgs, *, far: bool) -> dict[str, Any]:
+    ambient, removed = ambient_of({} if far else os.environ)
     params: dict[str, Any] = {
         "command": args.command,
         "ambient": ambient,
@@ -116,7 +120,7 @@ def _params(args: RunArgs) -> dict[str, Any]:
         "env": args.env,
     }
     if args.session is None:
-        params["cwd"] = absolute(args.cwd)
+        params["cwd"] = (args.cwd or FAR_FOLDER) if far else absolute(args.cwd)
     optional = {
         "session_id": args.session,
         "mode": args.mode,

@@ -16,7 +16,7 @@ from bashd.cli.run_args import MODES
 from bashd.cli.table import table_for_stdout
 from bashd.cli.terminal import visible_line
 from bashd.client.ambient import ambient_of
-from bashd.client.folder import absolute
+from bashd.client.folder import FAR_FOLDER, absolute
 
 if TYPE_CHECKING:
     import argparse
@@ -108,9 +108,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _open(args: argparse.Namespace, link: Link) -> None:
-    ambient, removed = ambient_of(os.environ)
+    far = link.far is not None
+    ambient, removed = ambient_of({} if far else os.environ)
     params = {
-        "cwd": absolute(args.cwd),
+        "cwd": (args.cwd or FAR_FOLDER) if far else absolute(args.cwd),
         "mode": args.mode,
         "policy": args.policy,
         "approval": args.approval,

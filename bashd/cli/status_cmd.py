@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from bashd.cli.parsing import add_command, add_json_option
+from bashd.cli.parsing import add_command, add_json_option, add_socket_options
 from bashd.cli.report import print_json, print_text
 from bashd.cli.table import duration
 from bashd.cli.terminal import visible_line
@@ -35,22 +35,20 @@ def add_parser(subparsers: Subparsers) -> None:
         epilog=_EPILOG,
     )
     add_json_option(parser)
-    parser.add_argument(
-        "--socket",
-        metavar="PATH",
-        help="talk to the daemon on this socket and no other",
-    )
+    add_socket_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Do it; returns the exit status."""
-    link = Link.reach(args.socket, autostart=False, client="bashd status")
+    link = Link.reach(
+        args.socket, host=args.host, autostart=False, client="bashd status"
+    )
     status: dict[str, Any] = link.call("daemon.status", {})
     if args.json:
         print_json(status)
         return 0
     facts = {
-        "socket": link.connection.getpeername(),
+        "socket": link.far.host if link.far else link.connection.getpeername(),
         "version": status["version"],
         "pid": str(status["pid"]),
         "up": duration(status["uptime_s"]),

@@ -12,6 +12,7 @@ from bashd.cli.parsing import (
     open_link,
 )
 from bashd.cli.report import print_json
+from bashd.cli.steady import SteadyLink
 from bashd.cli.terminal import OutputClosedError, Sink, open_missing_streams
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do it; returns the exit status."""
     open_missing_streams()
-    task: dict[str, Any] = open_link(args).call("task.wait", {"task_id": args.task})
+    link = SteadyLink(lambda: open_link(args))
+    task: dict[str, Any] = link.call("task.wait", {"task_id": args.task})
     if args.json:
         print_json(task)
     else:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from bashd.client.ambient import ambient_of
-from bashd.client.folder import absolute
+from bashd.client.folder import FAR_FOLDER, absolute
 from bashd.core.errors import ConnectError, InvalidParamsError
 from bashd.core.model import ExecSpec, Mode, RunResult, TaskInfo, TaskRead
 from bashd.protocol.codec import from_wire, to_wire
@@ -77,11 +77,15 @@ def open_session(
     environ: Mapping[str, str],
     mode: Mode | str | None = None,
     policy: str | None = None,
+    far: bool = False,
 ) -> Call[SessionInfo]:
-    """Open a session of its own for *cwd*, with *environ* as its environment."""
+    """Open a session of its own for *cwd*, with *environ* as its environment.
+
+    With *far* the folder is another machine's, and so is an empty environment.
+    """
     ambient, removed = ambient_of(environ)
     params = SessionOpenParams(
-        cwd=absolute(cwd),
+        cwd=(cwd or FAR_FOLDER) if far else absolute(cwd),
         mode=as_mode(mode),
         policy=policy,
         ambient=ambient,

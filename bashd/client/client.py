@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 import bashd.client.calls as calls  # noqa: PLR0402 - `from` would import ourselves
-from bashd.client.sessions import AsyncSessions
 from bashd.core.errors import AbortedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from bashd.client.connection import Connection
+    from bashd.client.sessions import AsyncSessions
     from bashd.client.settings import Settings
     from bashd.core.abort import AbortSignal
     from bashd.core.executor import OutputSink, TaskListener
@@ -48,13 +48,13 @@ class Client:
         connection: Connection,
         settings: Settings,
         listeners: list[TaskListener],
-        environ: Mapping[str, str],
+        sessions: AsyncSessions,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._listeners = listeners
         self._subscribed = False
-        self.sessions = AsyncSessions(connection, environ)
+        self.sessions = sessions
 
     @property
     def session(self) -> SessionInfo:

@@ -19,6 +19,7 @@ from bashd.client.link import (
     check_hello,
     encode_request,
     hello_line,
+    nonsense,
     result_of,
 )
 from bashd.client.live import decode_output
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from anyio.abc import ByteStream
 
     from bashd.client.calls import Call
+    from bashd.client.remote import FarDaemon
     from bashd.core.executor import OutputSink
 
 T = TypeVar("T")
@@ -65,14 +67,18 @@ class Connection:
         stream: A connected stream; the connection owns it.
         on_notification: Called with method and params of what the daemon sends unasked,
             except live output, which goes to the sink of its request.
+        far: What leads to another machine, when *stream* does.
     """
 
     def __init__(
         self,
         stream: ByteStream,
         on_notification: Callable[[str, dict[str, Any]], None],
+        *,
+        far: FarDaemon | None = None,
     ) -> None:
         self._stream = stream
+        self._far = far
         self._on_notification = on_notification
         self._pending: dict[int, Pending] = {}
         self._last_id = HELLO_ID
@@ -95,6 +101,8 @@ class Connection:
             self._lines.close()
             with anyio.CancelScope(shield=True):
                 await self._stream.aclose()
+                if self._far is not None:
+                    await anyio.to_thread.run_sync(self._far.close)
 
     async def greet(self, client: str) -> InitializeResult:
         """Do the handshake.
@@ -175,7 +183,7 @@ class Connection:
                 while (message := framer.next_frame()) is not None:
                     self._dispatch(message)
             except FrameError as error:
-                return ConnectError(f"the daemon sent nonsense: {error}")
+                return ConnectError(nonsense(error, self._far))
             except BashdError as error:
                 return error
             except (
@@ -183,7 +191,13 @@ class Connection:
                 anyio.BrokenResourceError,
                 anyio.ClosedResourceError,
             ):
-                return ConnectError("the daemon closed the connection; see its log")
+                return await self._why_lost()
+
+    async def _why_lost(self) -> ConnectError:
+        if self._far is not None:
+            # In a thread: ssh may take a moment to leave.
+            return await anyio.to_thread.run_sync(self._far.lost)
+        return ConnectError("the daemon closed the connection; see its log")
 
     def _dispatch(self, message: dict[str, Any]) -> None:
         """Hand one message on.

@@ -6,6 +6,9 @@ import os
 
 from bashd.core.errors import InvalidParamsError
 
+FAR_FOLDER = "."
+"""The folder on another machine in which ssh logs in: `dial-stdio` completes it."""
+
 
 def absolute(path: str | None = None) -> str:
     """Return *path* from the root; None is the current folder.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from bashd.client.reach import reach_daemon
+from bashd.client.reach import chosen_host, reach_daemon
 from bashd.core.errors import ConnectError, FrameError, InvalidParamsError, LimitError
 from bashd.protocol.framing import Framer
 from bashd.protocol.wire import (
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
     from typing import Any, Final
+
+    from bashd.client.remote import FarDaemon
 
 HELLO_ID: Final = 0
 """Request id of ``initialize``; all others count up from 1."""
@@ -76,16 +78,34 @@ def check_hello(result: object) -> dict[str, Any]:
     )
 
 
+def nonsense(error: FrameError, far: FarDaemon | None) -> str:
+    """Return what to say of bytes that are no message."""
+    if far is None:
+        return f"the daemon sent nonsense: {error}"
+    return (
+        f"{far.host} sent something that no daemon sends: {error}; the start-up files"
+        " of the shell there must print nothing for commands that come by ssh"
+    )
+
+
 class Link:
     """A connection to a daemon. Not for several threads at once.
 
     Args:
         connection: A connected socket; the link owns it from now on.
         client: Name that the daemon's log shows.
+        far: What leads to another machine, when *connection* does.
     """
 
-    def __init__(self, connection: socket.socket, *, client: str = "python") -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        *,
+        client: str = "python",
+        far: FarDaemon | None = None,
+    ) -> None:
         self.connection = connection
+        self.far = far
         self.hello: dict[str, Any] | None = None
         """The answer to ``initialize``, once it has come."""
         self.on_notification: Callable[[str, dict[str, Any]], None] | None = None
@@ -99,16 +119,28 @@ class Link:
         cls,
         named: str | None = None,
         *,
+        host: str | None = None,
         autostart: bool = True,
         environ: Mapping[str, str] = os.environ,
         client: str = "python",
     ) -> Link:
-        """Open a link; see `bashd.client.reach.reach_daemon`."""
+        """Open a link, to the daemon on *host* if one is named or in ``$BASHD_HOST``.
+
+        See `bashd.client.reach.reach_daemon` and `bashd.client.remote.dial_host`.
+        """
+        host = chosen_host(host, named, environ)
+        if host is not None:
+            from bashd.client.remote import dial_host  # noqa: PLC0415 - rarely needed
+
+            far = dial_host(host, named=named, autostart=autostart)
+            return cls(far.connection, client=client, far=far)
         connection = reach_daemon(named, autostart=autostart, environ=environ)
         return cls(connection, client=client)
 
     def close(self) -> None:
         """Close the connection; the daemon ends what runs in the foreground on it."""
+        if self.far is not None:
+            self.far.close()
         self.connection.close()
 
     def fileno(self) -> int:
@@ -161,7 +193,7 @@ class Link:
             try:
                 message = self._framer.next_frame()
             except FrameError as error:
-                raise ConnectError(f"the daemon sent nonsense: {error}") from None
+                raise ConnectError(nonsense(error, self.far)) from None
             if message is None:
                 return None
             if message.get("id") in {HELLO_ID, None} and "method" not in message:
@@ -183,8 +215,13 @@ class Link:
         except OSError as error:
             raise ConnectError(f"cannot read from the daemon: {error}") from None
         if not data:
-            raise ConnectError("the daemon closed the connection; see its log")
+            raise self._lost()
         self._framer.receive_data(data)
+
+    def _lost(self) -> ConnectError:
+        if self.far is not None:
+            return self.far.lost()
+        return ConnectError("the daemon closed the connection; see its log")
 
     def answer(self, request_id: int) -> Any:  # noqa: ANN401 - a JSON value
         """Wait for the answer to *request_id* and return its result.

@@ -11,13 +11,15 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from anyio.abc import SocketAttribute
+from anyio.abc import SocketAttribute, UNIXSocketStream
 
 from bashd.client.client import Client
 from bashd.client.connection import Connection
 from bashd.client.live import tell
 from bashd.client.locate import check_server
-from bashd.client.reach import reach_daemon
+from bashd.client.reach import chosen_host, reach_daemon
+from bashd.client.remote import FarDaemon, dial_host
+from bashd.client.sessions import AsyncSessions
 from bashd.client.settings import Settings, open_or_attach
 from bashd.core.errors import ConnectError
 from bashd.protocol.codec import from_wire
@@ -25,8 +27,6 @@ from bashd.protocol.messages import TaskDone
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
-
-    from anyio.abc import UNIXSocketStream
 
     from bashd.core.executor import TaskListener
     from bashd.core.model import Mode
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 async def connect(
     socket: str | None = None,
     *,
+    host: str | None = None,
     cwd: str | None = None,
     session: str | None = None,
     autostart: bool = True,
@@ -47,22 +48,39 @@ async def connect(
 
     Args:
         socket: Path of the daemon's socket; None finds one, as the command line does.
+        host: ``ssh://[user@]host[:port]`` of the machine whose daemon to talk to, by
+            the user's own ssh; None takes ``$BASHD_HOST`` or this machine. Paths and
+            environment are that machine's then.
         cwd: Root and default workdir of the new session; the current directory.
         session: Id of a session to come back to, instead of opening one.
         autostart: Start the user's own daemon when none is running.
         mode: Mode of the new session; None takes the policy's or the daemon's.
         policy: Policy of the new session, by name.
         environ: Environment of the session's commands; credentials in it stay here.
+            With a host it is sent only when it is given.
 
     Raises:
         ConnectError: No daemon can be reached.
         UnknownSessionError: There is no such session.
         InvalidParamsError: An argument is wrong.
     """
+    host = chosen_host(host, socket, environ)
+    if host is not None and environ is os.environ:
+        environ = {}
     opening = open_or_attach(
-        cwd=cwd, session=session, mode=mode, policy=policy, environ=environ
+        cwd=cwd,
+        session=session,
+        mode=mode,
+        policy=policy,
+        environ=environ,
+        far=host is not None,
     )
-    stream = await _open_stream(socket, autostart=autostart, environ=environ)
+    far: FarDaemon | None = None
+    if host is not None:
+        far = dial_host(host, named=socket, autostart=autostart)
+        stream = await UNIXSocketStream.from_socket(far.connection)
+    else:
+        stream = await _open_stream(socket, autostart=autostart, environ=environ)
     listeners: list[TaskListener] = []
     failure: Exception | None = None
 
@@ -72,13 +90,18 @@ async def connect(
             for listener in listeners.copy():
                 tell(listener, task)
 
-    connection = Connection(stream, notice)
+    connection = Connection(stream, notice, far=far)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(connection.run)
         try:
             hello = await connection.greet("python")
             info = await connection.ask(opening)
-            yield Client(connection, Settings(hello, info), listeners, environ)
+            yield Client(
+                connection,
+                Settings(hello, info),
+                listeners,
+                AsyncSessions(connection, environ, far=far is not None),
+            )
         except Exception as error:  # noqa: BLE001 - raised again below, as it was
             failure = error
         tasks.cancel_scope.cancel()

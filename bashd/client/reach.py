@@ -1,4 +1,7 @@
-"""A connection to a daemon, started for the occasion if there is none."""
+"""A connection to a daemon, started for the occasion if there is none.
+
+Which machine it is on is decided here too; `bashd.client.remote` gets to another one.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,21 @@ TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
     import socket
     from collections.abc import Mapping
+
+
+def chosen_host(
+    host: str | None, named: str | None, environ: Mapping[str, str] = os.environ
+) -> str | None:
+    """Return the host whose daemon to talk to; None for this machine.
+
+    Args:
+        host: The caller's ``--host``, which decides; empty means this machine.
+        named: The caller's ``--socket``; alone it is a path on this machine.
+        environ: ``BASHD_HOST`` in it counts when neither says anything.
+    """
+    if host is None and named is None:
+        host = environ.get("BASHD_HOST")
+    return host or None
 
 
 def reach_daemon(

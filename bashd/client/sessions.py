@@ -19,10 +19,15 @@ class Sessions:
     """The caller's sessions, blocking."""
 
     def __init__(
-        self, ask: Callable[[Call[Any]], Any], environ: Mapping[str, str]
+        self,
+        ask: Callable[[Call[Any]], Any],
+        environ: Mapping[str, str],
+        *,
+        far: bool = False,
     ) -> None:
         self._ask = ask
         self._environ = environ
+        self._far = far
 
     def open(
         self,
@@ -33,7 +38,9 @@ class Sessions:
     ) -> SessionInfo:
         """Open another session."""
         return self._ask(
-            calls.open_session(cwd, environ=self._environ, mode=mode, policy=policy)
+            calls.open_session(
+                cwd, environ=self._environ, mode=mode, policy=policy, far=self._far
+            )
         )
 
     def attach(self, session_id: str) -> SessionInfo:
@@ -64,9 +71,16 @@ class Sessions:
 class AsyncSessions:
     """The caller's sessions, for coroutines."""
 
-    def __init__(self, connection: Connection, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        environ: Mapping[str, str],
+        *,
+        far: bool = False,
+    ) -> None:
         self._ask = connection.ask
         self._environ = environ
+        self._far = far
 
     async def open(
         self,
@@ -77,7 +91,9 @@ class AsyncSessions:
     ) -> SessionInfo:
         """Open another session."""
         return await self._ask(
-            calls.open_session(cwd, environ=self._environ, mode=mode, policy=policy)
+            calls.open_session(
+                cwd, environ=self._environ, mode=mode, policy=policy, far=self._far
+            )
         )
 
     async def attach(self, session_id: str) -> SessionInfo:

@@ -23,14 +23,25 @@ def open_or_attach(
     mode: Mode | str | None,
     policy: str | None,
     environ: Mapping[str, str],
+    far: bool = False,
 ) -> Call[SessionInfo]:
     """Return the call that gives a new client its session.
+
+    Args:
+        cwd: Folder of a new session.
+        session: Id of one to come back to instead.
+        mode: Of a new session.
+        policy: Of a new session.
+        environ: For the session's commands.
+        far: The daemon is on another machine.
 
     Raises:
         InvalidParamsError: Something for a new session stands beside *session*.
     """
     if session is None:
-        return calls.open_session(cwd, environ=environ, mode=mode, policy=policy)
+        return calls.open_session(
+            cwd, environ=environ, mode=mode, policy=policy, far=far
+        )
     if cwd is not None or mode is not None or policy is not None:
         raise InvalidParamsError(
             "cwd, mode and policy are for a new session; an existing one has its own"

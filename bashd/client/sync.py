@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import bashd.client.calls as calls  # noqa: PLR0402 - `from` would import ourselves
 from bashd.client.link import Link
 from bashd.client.live import decode_output, tell
+from bashd.client.reach import chosen_host
 from bashd.client.sessions import Sessions
 from bashd.client.settings import Settings, open_or_attach
 from bashd.protocol.codec import from_wire
@@ -43,6 +44,7 @@ T = TypeVar("T")
 def connect_sync(
     socket: str | None = None,
     *,
+    host: str | None = None,
     cwd: str | None = None,
     session: str | None = None,
     autostart: bool = True,
@@ -54,22 +56,34 @@ def connect_sync(
 
     Args:
         socket: Path of the daemon's socket; None finds one, as the command line does.
+        host: ``ssh://[user@]host[:port]`` of the machine whose daemon to talk to; see
+            `bashd.client.connect`.
         cwd: Root and default workdir of the new session; the current directory.
         session: Id of a session to come back to, instead of opening one.
         autostart: Start the user's own daemon when none is running.
         mode: Mode of the new session; None takes the policy's or the daemon's.
         policy: Policy of the new session, by name.
         environ: Environment of the session's commands; credentials in it stay here.
+            With a host it is sent only when it is given.
 
     Raises:
         ConnectError: No daemon can be reached.
         UnknownSessionError: There is no such session.
         InvalidParamsError: An argument is wrong.
     """
+    host = chosen_host(host, socket, environ)
+    if host is not None and environ is os.environ:
+        environ = {}
     opening = open_or_attach(
-        cwd=cwd, session=session, mode=mode, policy=policy, environ=environ
+        cwd=cwd,
+        session=session,
+        mode=mode,
+        policy=policy,
+        environ=environ,
+        far=host is not None,
     )
-    link = Link.reach(socket, autostart=autostart, environ=environ)
+    # Empty rather than None: what the environment says has been looked at.
+    link = Link.reach(socket, host=host or "", autostart=autostart, environ=environ)
     try:
         info = opening.read(link.call(opening.method, opening.params))
         hello = from_wire(InitializeResult, link.hello)
@@ -89,7 +103,7 @@ class SyncClient:
         self._sinks: dict[int, OutputSink] = {}
         self._listeners: list[TaskListener] = []
         self._subscribed = False
-        self.sessions = Sessions(self._ask, environ)
+        self.sessions = Sessions(self._ask, environ, far=link.far is not None)
         link.on_notification = self._notice
 
     @property

@@ -52,6 +52,8 @@ class Reach:
     """Which daemon and which session."""
 
     socket: str | None = None
+    host: str | None = None
+    """``ssh://[user@]host[:port]`` when it is another machine's."""
     cwd: str | None = None
     mode: Mode | None = None
     session: str | None = None
@@ -234,6 +236,7 @@ class SteadyClient:
         new = session is None
         async with connect(
             reach.socket,
+            host=reach.host,
             cwd=reach.cwd if new else None,
             mode=reach.mode if new else None,
             session=session,
