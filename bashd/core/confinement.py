@@ -1,40 +1,23 @@
 """Policy, mode and places to what is really applied: mounts and Landlock rules. Pure.
 
-`plan` takes what the daemon found out (which masks exist, what a folder holds) and
-returns a `Plan`: arguments for bubblewrap, rules for the launcher's Landlock layers
-and the list of inodes that must stay in place. The number of mounts is bounded by the
-number of rules, never by the tree.
-
-Two runners, one plan: under bwrap the mounts do the work and Landlock stands behind
-them for writes; under landlock the rules are all there is, so what is masked is
-withheld by granting its siblings.
+`plan_bwrap` and `plan_landlock` take what the daemon found out (which masks exist,
+what a folder holds) and return a `Plan`: arguments for bubblewrap, rules for the
+launcher's Landlock layers and the list of inodes that must stay in place. The number
+of mounts is bounded by the number of rules, never by the tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from bashd.core import landlock_rules
+from bashd.core.landlock_rules import ListFolder, Rule
 from bashd.core.model import Mode
+from bashd.core.paths import folders_between, is_below, is_below_any
 
-# Landlock file rights. Source: linux/landlock.h; the ABI that added them behind.
-EXECUTE: Final = 1 << 0
-WRITE_FILE: Final = 1 << 1
-READ_FILE: Final = 1 << 2
-READ_DIR: Final = 1 << 3
-_MAKE_AND_REMOVE: Final = 0x1FF << 4  # REMOVE_DIR (bit 4) to MAKE_SYM (bit 12)
-REFER: Final = 1 << 13  # ABI 2
-TRUNCATE: Final = 1 << 14  # ABI 3
-IOCTL_DEV: Final = 1 << 15  # ABI 5
-READ: Final = EXECUTE | READ_FILE | READ_DIR
-SCOPE_ALL: Final = 3  # abstract sockets and signals, ABI 6
+__all__ = ["Found", "Places", "Plan", "is_below", "plan_bwrap", "plan_landlock"]
 
-DEVICES: Final = (
-    "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom",
-    "/dev/tty", "/dev/ptmx", "/dev/pts",
-)  # fmt: skip
-"""Devices any program may write to; bubblewrap's ``--dev`` makes the same set."""
 NAME_RESOLUTION: Final = (
     "/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager",
     "/run/connman", "/run/netconfig",
@@ -43,15 +26,8 @@ NAME_RESOLUTION: Final = (
 file goes stale when the file is replaced."""
 LIB_IN_CELL: Final = "/run/bashd/lib"
 """Where the launcher's code stands in a bwrap cell, read-only."""
-
-
-def write_rights(abi: int) -> int:
-    """Return every right that changes the file system, as far as *abi* knows it."""
-    rights = WRITE_FILE | _MAKE_AND_REMOVE
-    for least, right in ((2, REFER), (3, TRUNCATE), (5, IOCTL_DEV)):
-        if abi >= least:
-            rights |= right
-    return rights
+PRIVATE: Final = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108 - in the cell
+"""Folders a bwrap cell has of its own: nothing of the host's is in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +36,6 @@ class Places:
 
     state_dir: str
     """The daemon's; hidden from every confined command."""
-    socket_dir: str
     session_dir: str
     tmp_dir: str
     var_tmp_dir: str
@@ -72,29 +47,47 @@ class Places:
     """Empty folder of mode 0000 that stands in for masked folders."""
     void_file: str
     """Empty file of mode 0000 that stands in for masked files."""
+    socket: str
+    """The daemon's."""
+    socket_dir: str | None = None
+    """The socket's folder where it is the daemon's own and can be hidden whole."""
+    socket_files: tuple[str, ...] = ()
+    """Otherwise (the socket lies among others' files): what has to be masked there."""
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The daemon's folders, each replaced by an empty one."""
+        own = (self.state_dir, self.socket_dir or self.state_dir)
+        return tuple(dict.fromkeys(own))
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the daemon found on the host for one plan."""
+    """What the daemon found on the host for one plan. Every path is canonical."""
 
-    masks: tuple[tuple[str, bool], ...]
-    """Existing masked paths, canonical; True for a folder."""
-    protected: tuple[tuple[str, bool], ...]
-    """Existing protected metadata inside writable roots; True for a folder."""
-    anchors: tuple[str, ...]
+    roots: tuple[str, ...]
+    """Writable under workspace-write; the workspace first."""
+    masks: tuple[tuple[str, bool], ...] = ()
+    """Existing masked paths, under every name; True for a folder."""
+    deputies: tuple[str, ...] = ()
+    """Unix sockets of others that lie where a command could connect to them."""
+    protected: tuple[tuple[str, bool], ...] = ()
+    """Existing protected metadata inside the roots; True for a folder."""
+    anchors: tuple[str, ...] = ()
     """Folders that hold protected metadata (``.git``): bound onto themselves so that
     they cannot be moved away."""
-    code: tuple[str, ...]
+    code: tuple[str, ...] = ()
     """Interpreter and bashd's own code: never writable, always visible."""
-    run_folders: tuple[str, ...]
+    run_folders: tuple[str, ...] = ()
     """Those of `NAME_RESOLUTION` that exist."""
     devices: tuple[str, ...] = ()
     """Granted device paths that exist."""
     sockets: tuple[str, ...] = ()
-    """Granted socket paths that exist."""
-    own_socket: str | None = None
-    """The daemon's socket, when the policy is nested."""
+    """Granted sockets that exist, agents' included."""
+    nested: bool = False
+    """The daemon's own socket is to be there."""
+    notes: tuple[str, ...] = ()
+    """What the policy asks for and cannot have here, one clause each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,26 +97,21 @@ class Plan:
     bwrap: tuple[str, ...] = ()
     """Arguments up to, not including, the command; empty under landlock."""
     landlock_handled: int = 0
-    landlock_allow: tuple[tuple[str, int], ...] = ()
+    landlock_allow: tuple[Rule, ...] = ()
     landlock_scoped: int = 0
     stand_ins: tuple[tuple[str, str], ...] = ()
     """(path in the cell, path on the host of what must be mounted there)."""
-    nested_points: tuple[str, ...] = ()
+    nested_folders: tuple[str, ...] = ()
     """Mount points below the private tmp folders, relative to the session folder,
     to be made by the peer beforehand."""
+    nested_files: tuple[str, ...] = ()
+    """The same, for mounts of single files."""
     writable: tuple[str, ...] = ()
     """What a command may write to, for messages."""
-    gaps: tuple[str, ...] = field(default=())
+    gaps: tuple[str, ...] = ()
     """Why enforcement is only partial; empty when it is full."""
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Whether *path* is *folder* or inside it; both canonical."""
-    return path == folder or folder == "/" or path.startswith(folder.rstrip("/") + "/")
-
-
-def _is_below_any(path: str, folders: Iterable[str]) -> bool:
-    return any(is_below(path, folder) for folder in folders)
+    notes: tuple[str, ...] = ()
+    """What the policy asks for and does not get; enforcement is none the worse."""
 
 
 @dataclass(slots=True)
@@ -132,231 +120,287 @@ class _Mount:
     args: tuple[str, ...]
     rank: int
     """Order among mounts on the same path: later wins."""
+    is_file: bool = False
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """Parents before what lies in them."""
+        return (0 if self.dest == "/" else self.dest.count("/"), self.rank)
 
 
 def plan_bwrap(
     *,
     mode: Mode,
-    roots: tuple[str, ...],
     scratch: bool,
     places: Places,
     found: Found,
     abi: int,
     root_identity: bool,
+    namespaces: bool = False,
 ) -> Plan:
     """Plan a cell under bubblewrap.
 
     Args:
         mode: A confining mode.
-        roots: Writable roots, canonical: the workspace first, then the policy's.
         scratch: Whether the private /tmp is writable.
         places: The session's folders.
         found: What exists.
         abi: Landlock's ABI; 0 leaves the layers out and is reported.
         root_identity: The command runs as uid 0 (without capabilities).
+        namespaces: Commands may make namespaces and mounts of their own in them.
     """
-    writable_roots = roots if mode is Mode.WORKSPACE_WRITE else ()
-    private = ("/tmp", "/var/tmp", "/run", "/dev", "/proc")  # noqa: S108 - in the cell
-    hidden = (places.state_dir, places.socket_dir)
+    writes = mode is Mode.WORKSPACE_WRITE
+    roots = found.roots if writes else ()
+    mounts = _base(places, roots, scratch=scratch)
+    mounts += _read_only_roots(found.roots if not writes else ())
+    if writes:
+        mounts += _metadata(found, places)
+    mounts += [
+        _read_only(path, 4)
+        for path in found.code
+        if is_below_any(path, (*PRIVATE, *roots, *places.hidden))
+    ]
+    masks = _masks(places, found)
+    mounts += masks
+    mounts += _hidden(places)
+    mounts += _visible_again(places, found)
+    mounts.sort(key=lambda mount: mount.order)
+    args = [arg for mount in mounts for arg in mount.args]
+    for folder in ("/run", *places.hidden, *_emptied(found)):
+        if folder == "/run" or not is_below_any(folder, PRIVATE):
+            args += ["--remount-ro", folder]
+    # A process in any Landlock domain with file rules may not mount, whatever its
+    # namespaces. Uid 0 keeps the layer all the same: it owns the kernel's knobs.
+    layered = bool(abi) and not (namespaces and not root_identity)
+    return Plan(
+        bwrap=tuple(args),
+        landlock_handled=landlock_rules.write_rights(abi) if layered else 0,
+        landlock_allow=landlock_rules.rules_behind_mounts(
+            roots,
+            found.devices,
+            scratch=scratch,
+            abi=abi,
+            root_identity=root_identity,
+        )
+        if layered
+        else (),
+        landlock_scoped=landlock_rules.scopes(abi),
+        stand_ins=_stand_ins(masks, found, places, writes=writes),
+        nested_folders=_nested(mounts, files=False),
+        nested_files=_nested(mounts, files=True),
+        writable=(*roots, "/tmp") if scratch else roots,  # noqa: S108 - in the cell
+        gaps=_bwrap_gaps(abi, layered=layered),
+        notes=found.notes,
+    )
+
+
+def _base(places: Places, roots: tuple[str, ...], *, scratch: bool) -> list[_Mount]:
+    bind = "--bind" if scratch else "--ro-bind"
     mounts = [
         _Mount("/dev", ("--dev", "/dev"), 0),
         _Mount("/proc", ("--proc", "/proc"), 0),
         _Mount("/run", ("--perms", "0755", "--tmpfs", "/run"), 0),
-        *_tmp_mounts(places, scratch=scratch),
+        _Mount("/tmp", (bind, places.tmp_dir, "/tmp"), 0),  # noqa: S108 - in the cell
+        _Mount("/var/tmp", (bind, places.var_tmp_dir, "/var/tmp"), 0),  # noqa: S108
     ]
     mounts += [
-        _Mount(root, ("--bind", root, root), 1 if root != "/" else 0)
-        for root in writable_roots
+        _Mount(root, ("--bind", root, root), 1 if root != "/" else 0) for root in roots
     ]
-    if "/" not in writable_roots:
-        mounts.append(_Mount("/", ("--ro-bind", "/", "/"), 0))
-    for root in roots if mode is Mode.READ_ONLY else ():
-        if _is_below_any(root, private):
-            # Hidden by a private mount, yet it is where the command works.
-            mounts.append(_Mount(root, ("--ro-bind", root, root), 1))
-    for path in found.anchors if writable_roots else ():
-        mounts.append(_Mount(path, ("--bind", path, path), 2))
-    for path, _ in found.protected if writable_roots else ():
-        mounts.append(_Mount(path, ("--ro-bind", path, path), 3))
-    covering = (*private, *writable_roots, *hidden)
-    mounts += [
-        _Mount(path, ("--ro-bind", path, path), 4)
-        for path in found.code
-        if _is_below_any(path, covering)
+    if "/" not in roots:
+        mounts.append(_read_only("/", 0))
+    return mounts
+
+
+def _read_only(path: str, rank: int, *, is_file: bool = False) -> _Mount:
+    return _Mount(path, ("--ro-bind", path, path), rank, is_file)
+
+
+def _read_only_roots(roots: tuple[str, ...]) -> list[_Mount]:
+    """Show the folder a command works in, although a private mount is above it."""
+    return [_read_only(root, 1) for root in roots if is_below_any(root, PRIVATE)]
+
+
+def _metadata(found: Found, places: Places) -> list[_Mount]:
+    held = dict.fromkeys(found.anchors)
+    for hidden in (*places.hidden, *places.socket_files, *(p for p, _ in found.masks)):
+        # What hides them is a mount; it would follow a parent that is moved away.
+        for root in found.roots:
+            held.update(dict.fromkeys(folders_between(hidden, root)))
+    mounts = [_Mount(path, ("--bind", path, path), 2) for path in held]
+    return mounts + [
+        _read_only(path, 3, is_file=not is_dir) for path, is_dir in found.protected
     ]
-    stand_ins = [(path, path) for path, _ in found.protected if writable_roots]
-    for path, is_dir in found.masks:
-        visible = not _is_below_any(path, private) or _is_below_any(path, roots)
-        if not visible or _is_below_any(path, hidden):
+
+
+def _masks(places: Places, found: Found) -> list[_Mount]:
+    """Put something empty over what must not be read or talked to."""
+    wanted = dict(found.masks)
+    wanted.update(dict.fromkeys(found.deputies, False))
+    wanted.update(dict.fromkeys(places.socket_files, False))
+    if found.nested:
+        wanted.pop(places.socket, None)
+    emptied = _emptied(found)
+    mounts: list[_Mount] = []
+    for path, is_dir in wanted.items():
+        unseen = is_below_any(path, PRIVATE) and not is_below_any(path, found.roots)
+        if unseen or is_below_any(path, places.hidden) or path in found.sockets:
+            continue
+        if path in emptied:
+            mounts.append(_Mount(path, ("--perms", "0755", "--tmpfs", path), 5))
             continue
         stand_in = places.void_dir if is_dir else places.void_file
-        mounts.append(_Mount(path, ("--ro-bind", stand_in, path), 5))
-        stand_ins.append((path, stand_in))
-    for folder in hidden:
-        if not _is_below_any(folder, private):
-            mounts.append(_Mount(folder, ("--perms", "0755", "--tmpfs", folder), 6))
-    late = [
-        *_visible_again(places, found),
-        *(_Mount(path, ("--dev-bind", path, path), 7) for path in found.devices),
-    ]
-    mounts += late
-    args: list[str] = []
-    for mount in sorted(mounts, key=lambda m: (m.dest.count("/") if m.dest != "/" else 0, m.rank)):
-        args.extend(mount.args)
-    for folder in ("/run", *hidden):
-        if folder == "/run" or not _is_below_any(folder, private):
-            args += ["--remount-ro", folder]
-    allow = _bwrap_rules(writable_roots, scratch=scratch, abi=abi, root=root_identity)
-    allow += [(path, write_rights(abi)) for path in found.devices]
-    if roots:
-        stand_ins.append((roots[0], roots[0]))
-    return Plan(
-        bwrap=tuple(args),
-        landlock_handled=write_rights(abi) if abi else 0,
-        landlock_allow=tuple(allow),
-        landlock_scoped=SCOPE_ALL if abi >= 6 else 0,  # noqa: PLR2004 - ABI 6
-        stand_ins=tuple(dict(stand_ins).items()),
-        nested_points=_nested_points(mounts),
-        writable=_writable_words(writable_roots, scratch=scratch),
-        gaps=_bwrap_gaps(abi),
+        mounts.append(_Mount(path, ("--ro-bind", stand_in, path), 5, not is_dir))
+    return mounts
+
+
+def _emptied(found: Found) -> tuple[str, ...]:
+    """Return masked folders that must hold one granted socket: those become tmpfs."""
+    return tuple(
+        path
+        for path, is_dir in found.masks
+        if is_dir and any(is_below(socket, path) for socket in found.sockets)
     )
 
 
-def _tmp_mounts(places: Places, *, scratch: bool) -> list[_Mount]:
-    bind = "--bind" if scratch else "--ro-bind"
+def _hidden(places: Places) -> list[_Mount]:
     return [
-        _Mount("/tmp", (bind, places.tmp_dir, "/tmp"), 0),  # noqa: S108 - in the cell
-        _Mount("/var/tmp", (bind, places.var_tmp_dir, "/var/tmp"), 0),  # noqa: S108
+        _Mount(folder, ("--perms", "0755", "--tmpfs", folder), 6)
+        for folder in places.hidden
+        if not is_below_any(folder, PRIVATE)
     ]
 
 
 def _visible_again(places: Places, found: Found) -> list[_Mount]:
     """Return the parts of hidden folders that a command must see."""
-    mounts = [
-        _Mount(path, ("--ro-bind", path, path), 7)
-        for path in (*found.run_folders, places.output_dir)
-    ]
+    mounts = [_read_only(path, 7) for path in (*found.run_folders, places.output_dir)]
     mounts.append(_Mount(LIB_IN_CELL, ("--ro-bind", places.lib_dir, LIB_IN_CELL), 7))
-    mounts += [_Mount(path, ("--bind", path, path), 7) for path in found.sockets]
-    if found.own_socket is not None:
-        mounts.append(
-            _Mount(found.own_socket, ("--bind", found.own_socket, found.own_socket), 7)
-        )
-    mounts.append(_Mount("/proc/sys", ("--ro-bind", "/proc/sys", "/proc/sys"), 7))
+    sockets = (*found.sockets, places.socket) if found.nested else found.sockets
+    mounts += [_Mount(path, ("--bind", path, path), 7, True) for path in sockets]  # noqa: FBT003
+    mounts.append(_read_only("/proc/sys", 7))
+    mounts += [_Mount(path, ("--dev-bind", path, path), 7) for path in found.devices]
     return mounts
 
 
-def _bwrap_rules(
-    roots: tuple[str, ...], *, scratch: bool, abi: int, root: bool
-) -> list[tuple[str, int]]:
-    write = write_rights(abi)
-    rules = [(path, write) for path in roots]
-    if scratch:
-        rules += [("/tmp", write), ("/var/tmp", write)]  # noqa: S108 - in the cell
-    # The cell's /dev is a tmpfs with the harmless devices and a private /dev/shm.
-    rules += [("/dev", WRITE_FILE | IOCTL_DEV | TRUNCATE), ("/dev/shm", write)]  # noqa: S108
-    if not root:
-        # Own entries only (oom_score_adj, uid_map…): the files' owners see to it.
-        # Uid 0 owns the kernel's knobs, so it may write nowhere in /proc.
-        rules.append(("/proc", WRITE_FILE))
-    return rules
+def _stand_ins(
+    masks: list[_Mount], found: Found, places: Places, *, writes: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return what must still be mounted whenever a command starts.
+
+    Protected files are not among them: git and editors on the host replace theirs all
+    the time, and the check after the command is their second line.
+    """
+    expected = {
+        mount.dest: mount.args[1]
+        for mount in masks
+        if mount.args[0] == "--ro-bind" and mount.dest not in found.deputies
+    }
+    if writes:
+        expected |= {path: path for path, is_dir in found.protected if is_dir}
+    expected[found.roots[0]] = found.roots[0]
+    for path in tuple(expected):
+        if is_below_any(path, places.hidden):
+            del expected[path]
+    return tuple(expected.items())
 
 
-def _nested_points(mounts: list[_Mount]) -> tuple[str, ...]:
+def _nested(mounts: list[_Mount], *, files: bool) -> tuple[str, ...]:
     points: list[str] = []
     for mount in mounts:
         for prefix, name in (("/tmp/", "tmp"), ("/var/tmp/", "var-tmp")):  # noqa: S108
-            if mount.dest.startswith(prefix):
+            if mount.is_file is files and mount.dest.startswith(prefix):
                 points.append(f"{name}/{mount.dest[len(prefix) :]}")
     return tuple(points)
 
 
-def _writable_words(roots: tuple[str, ...], *, scratch: bool) -> tuple[str, ...]:
-    return (*roots, "/tmp") if scratch else roots  # noqa: S108 - in the cell
-
-
-def _bwrap_gaps(abi: int) -> tuple[str, ...]:
+def _bwrap_gaps(abi: int, *, layered: bool) -> tuple[str, ...]:
+    gaps: list[str] = []
     if not abi:
-        return ("no Landlock: one wall (mounts) instead of two",)
-    if abi < 6:  # noqa: PLR2004 - ABI 6
-        return ("abstract Unix sockets of the host's network are reachable before ABI 6",)
-    return ()
+        gaps.append("no Landlock: one wall (mounts) instead of two")
+    elif not layered:
+        gaps.append("namespaces are allowed: one wall (mounts) instead of two")
+    if abi < landlock_rules.SCOPE_ABI:
+        gaps.append(
+            "abstract Unix sockets of the host's network are reachable before ABI 6"
+        )
+    return tuple(gaps)
 
 
-ListFolder = Callable[[str], list[tuple[str, bool]]]
-"""Returns the entries of a folder as (name, is_symlink); empty when unreadable."""
-
-
-def grant_all_but(masks: Iterable[str], list_folder: ListFolder) -> list[str]:
-    """Return paths that together cover the whole tree except *masks*.
-
-    Landlock cannot subtract, so every sibling on the way down to a mask is granted.
-    The result is bounded by the entries of the masks' parents. Symlinks are left
-    out: what they lead to is decided where it lies.
-    """
-    withheld = set(masks)
-    parents = {"/"} if withheld else set()
-    for mask in withheld:
-        parts = mask.strip("/").split("/")
-        parents |= {"/" + "/".join(parts[:n]) for n in range(len(parts))}
-    if not withheld:
-        return ["/"]
-    granted: list[str] = []
-    for parent in sorted(parents):
-        if _is_below_any(parent, withheld):
-            continue
-        for name, is_symlink in list_folder(parent):
-            path = parent.rstrip("/") + "/" + name
-            if not is_symlink and path not in withheld and path not in parents:
-                granted.append(path)
-    return granted
-
-
-LANDLOCK_GAPS: Final = (
+LANDLOCK_GAPS: Final[tuple[str, ...]] = (
     "metadata writes (chmod, chown, utimes, setxattr) outside the workspace are not"
     " mediated by Landlock",
-    "protected metadata inside a writable root cannot be subtracted",
-    "path-based Unix sockets are only stopped by refusing socket(AF_UNIX)",
+    "protected metadata inside a writable root is only checked after each command",
 )
 
 
 def plan_landlock(
     *,
     mode: Mode,
-    roots: tuple[str, ...],
     scratch: bool,
     places: Places,
     found: Found,
     abi: int,
     list_folder: ListFolder,
+    unix_sockets: bool = False,
 ) -> Plan:
-    """Plan a cell whose only file wall is Landlock; always partial."""
-    write = write_rights(abi)
-    writable_roots = roots if mode is Mode.WORKSPACE_WRITE else ()
-    allow: list[tuple[str, int]] = [(path, write | READ) for path in writable_roots]
-    masks = [path for path, _ in found.masks if not _is_below_any(path, writable_roots)]
-    masks.append(places.state_dir)
-    if places.socket_dir != places.state_dir:
-        masks.append(places.socket_dir)
-    allow += [(path, READ) for path in grant_all_but(masks, list_folder)]
-    allow += [(path, READ) for path in (*found.code, places.lib_dir, places.output_dir)]
-    # Names may be listed everywhere; contents of what is masked stay closed.
-    allow.append(("/", READ_DIR))
-    if scratch:
-        allow += [(places.tmp_dir, write | READ), (places.var_tmp_dir, write | READ)]
-    if mode is Mode.WORKSPACE_WRITE:
-        allow.append(("/dev/shm", write | READ))  # noqa: S108 - semaphores need it
-    device_rights = WRITE_FILE | READ_FILE | (IOCTL_DEV & write) | (TRUNCATE & write)
-    allow += [(path, device_rights) for path in (*DEVICES, *found.devices)]
-    gaps = list(LANDLOCK_GAPS)
-    if abi < 6:  # noqa: PLR2004 - ABI 6
-        gaps.append("signals and abstract sockets are not scoped before ABI 6")
-    if abi < 3:  # noqa: PLR2004 - ABI 3
-        gaps.append("truncation is not mediated before ABI 3")
+    """Plan a cell whose only file wall is Landlock; always partial.
+
+    Args:
+        mode: A confining mode.
+        scratch: Whether TMPDIR is writable.
+        places: The session's folders.
+        found: What exists.
+        abi: Landlock's ABI, at least 1.
+        list_folder: Lists a folder of the host.
+        unix_sockets: The policy opens ``socket(AF_UNIX)``.
+    """
+    writes = mode is Mode.WORKSPACE_WRITE
+    roots = found.roots if writes else ()
+    private = (places.tmp_dir, places.var_tmp_dir) if scratch else ()
+    shared = ("/dev/shm",) if writes else ()  # noqa: S108 - semaphores need it
+    masks = (*(path for path, _ in found.masks), *places.hidden)
+    rules = landlock_rules.rules_alone(
+        roots,
+        (*found.code, places.lib_dir, places.output_dir),
+        masks,
+        found.devices,
+        scratch=(*private, *shared),
+        abi=abi,
+        list_folder=list_folder,
+    )
+    write = landlock_rules.write_rights(abi)
     return Plan(
-        landlock_handled=write | READ,
-        landlock_allow=tuple(allow),
-        landlock_scoped=SCOPE_ALL if abi >= 6 else 0,  # noqa: PLR2004 - ABI 6
-        writable=(*writable_roots, places.tmp_dir) if scratch else writable_roots,
-        gaps=tuple(gaps),
+        landlock_handled=write | landlock_rules.READ,
+        landlock_allow=rules,
+        landlock_scoped=landlock_rules.scopes(abi),
+        writable=(*roots, places.tmp_dir) if scratch else roots,
+        gaps=_landlock_gaps(abi, found, roots, unix_sockets=unix_sockets),
+        notes=(*found.notes, *_unreachable(found, unix_sockets=unix_sockets)),
+    )
+
+
+def _landlock_gaps(
+    abi: int, found: Found, roots: tuple[str, ...], *, unix_sockets: bool
+) -> tuple[str, ...]:
+    gaps: list[str] = list(LANDLOCK_GAPS)
+    if unix_sockets:
+        gaps.append("the policy opens Unix sockets, and every path can be connected to")
+    gaps += [
+        f"{path} is masked, but lies inside a writable root and can be read"
+        for path, _ in found.masks
+        if is_below_any(path, roots)
+    ]
+    if abi < landlock_rules.SCOPE_ABI:
+        gaps.append("signals and abstract sockets are not scoped before ABI 6")
+    if abi < landlock_rules.TRUNCATE_ABI:
+        gaps.append("truncation is not mediated before ABI 3")
+    return tuple(gaps)
+
+
+def _unreachable(found: Found, *, unix_sockets: bool) -> tuple[str, ...]:
+    wanted = (*found.sockets, *(("bashd's own",) if found.nested else ()))
+    if unix_sockets or not wanted:
+        return ()
+    return (
+        f"granted sockets cannot be reached ({', '.join(wanted)}): this runner cannot"
+        " tell one Unix socket from another; sockets.unix = true opens all of them",
     )

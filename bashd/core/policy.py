@@ -88,6 +88,9 @@ class Policy:
     commands: tuple[tuple[CommandRule, ...], ...] = ()
     """Lists of rules, one a file; in each the first match decides, and the strictest
     of their decisions counts."""
+    writable_within: tuple[str, ...] | None = field(default=None, compare=False)
+    """The ceiling's bound on *writable*, for when the paths have become canonical;
+    None where no ceiling speaks of it."""
     sources: Mapping[str, tuple[str, ...]] = field(
         default_factory=lambda: MappingProxyType({}), compare=False, repr=False
     )
@@ -226,6 +229,9 @@ def expand(policy: Policy, home: str, runtime_dir: str | None = None) -> Policy:
     return replace(
         policy,
         writable=expanded(policy.writable),
+        writable_within=None
+        if policy.writable_within is None
+        else expanded(policy.writable_within),
         masked=expanded(policy.masked),
         sockets=replace(policy.sockets, grant=expanded(policy.sockets.grant)),
     )

@@ -13,6 +13,7 @@ Three ways to lay a file over a policy, all pure:
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
@@ -218,7 +219,8 @@ def under_ceiling(
         values[name] = meet(key, values[name], bound, home=home)
         _note(sources, name, source, adds=key.order.adds)
     _refuse_broken_walls(policy, ceiling)
-    return from_values(policy.name, values, sources)
+    bounded = from_values(policy.name, values, sources)
+    return replace(bounded, writable_within=ceiling.values.get("writable"))
 
 
 def _refuse_broken_walls(policy: Policy, ceiling: Ceiling) -> None:

@@ -12,28 +12,35 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import trio
 
 from bashd.core import confinement
-from bashd.core.confinement import Places, Plan
+from bashd.core.confinement import Found, Places, Plan
 from bashd.core.errors import RunnerFailedError
 from bashd.core.model import Mode
 from bashd.core.policy import Policy
-from bashd.daemon import code, folders, survey
+from bashd.daemon import code, folders, survey, walls
 from bashd.daemon.cell import Cell, CellSpec, open_cell
 from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.identity import Identity, run_as
 from bashd.daemon.limits import PIDS, rlimits, threads_of
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.seccomp import Switches, compile_filter
-from bashd.daemon.survey import MountTable, Question, Stamp, Survey, Workdir
+from bashd.daemon.survey import MountTable, Question, Workdir
+from bashd.daemon.walls import (
+    BWRAP,
+    LANDLOCK,
+    NO_SURROUNDINGS,
+    Surroundings,
+    Walls,
+)
 from bashd.launcher import kernel
 
-BWRAP = "bwrap"
-LANDLOCK = "landlock"
+_BUILDS = 3
+"""Tries to make a cell while the host changes what it is made from."""
 
 
 def _nothing() -> None:
@@ -45,8 +52,9 @@ class CellKey(NamedTuple):
 
     mode: Mode
     runner: str | None
-    roots: tuple[str, ...]
+    root: str
     digest: str
+    around: Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +80,8 @@ class Slot:
     cell: Cell
     built: BuiltCell
     plan: Plan
-    survey: Survey
-    stamp: Stamp
+    walls: Walls | None
+    """What it was built from; None under full access."""
     generation: int
     root: Workdir
     rlimits: tuple[tuple[int, int], ...]
@@ -124,6 +132,8 @@ class Environment:
     """Where its commands are killed, limited and counted."""
     home: Home | None = None
     """How keepers find a new daemon; None: cells end with this one."""
+    guarded: tuple[str, ...] = ()
+    """The daemon's own configuration: protected in every writable root."""
 
 
 @dataclass(slots=True)
@@ -134,16 +144,24 @@ class SessionCells:
     identity: Identity
     places: Places
     network: SessionNetwork
-    slots: dict[CellKey, Slot] = field(default_factory=dict)
-    retired: list[Cell] = field(default_factory=list)
-    built: dict[str, BuiltCell] = field(default_factory=dict)
+    slots: dict[CellKey, Slot] = field(default_factory=dict[CellKey, Slot])
+    retired: list[Cell] = field(default_factory=list[Cell])
+    built: dict[str, BuiltCell] = field(default_factory=dict[str, BuiltCell])
     """By cell id: what a record needs of every cell that may hold a task."""
     on_change: Callable[[], None] = _nothing
     """Called when *built* has changed."""
-    building: dict[CellKey, trio.Lock] = field(default_factory=dict)
+    building: dict[CellKey, trio.Lock] = field(
+        default_factory=dict[CellKey, trio.Lock]
+    )
 
     async def obtain(
-        self, mode: Mode, runner: str | None, root: str, policy: Policy
+        self,
+        mode: Mode,
+        runner: str | None,
+        root: str,
+        policy: Policy,
+        *,
+        around: Surroundings = NO_SURROUNDINGS,
     ) -> Slot:
         """Return a cell that matches the host as it is now.
 
@@ -151,7 +169,7 @@ class SessionCells:
             StartError: The root is not usable.
             RunnerFailedError: The runner could not start the cell.
         """
-        key = CellKey(mode, runner, (root, *policy.writable), policy.digest)
+        key = CellKey(mode, runner, root, policy.digest, around)
         slot = self.slots.get(key)
         if slot is not None and await self._still_fits(slot, key, policy):
             return slot
@@ -174,37 +192,64 @@ class SessionCells:
         if self.environment.mounts.check() != slot.generation:
             return False
 
-        def compare() -> bool:
-            if survey.find_root(key.roots[0]) != slot.root:
-                return False
-            now = survey.stamp(slot.survey.watched)
-            if now == slot.stamp:
-                return True
-            if survey.look(_question(key, policy)) != slot.survey:
-                return False
-            slot.stamp = now
-            return True
+        seen = slot.walls
+        assert seen is not None  # noqa: S101 - only full access has none
+        asked = self._question(key, policy)
+        return await run_as(self.identity, lambda: seen.stand(asked))
 
-        return await run_as(self.identity, compare)
+    def _question(self, key: CellKey, policy: Policy) -> Question:
+        return walls.question(
+            policy,
+            workspace=key.root,
+            identity=self.identity,
+            around=key.around,
+            runner=key.runner,
+            guarded=self.environment.guarded,
+        )
 
     async def _build(self, key: CellKey, policy: Policy) -> Slot:
-        question = _question(key, policy)
-        generation = self.environment.mounts.check()
+        """Make a cell; again where the host changed under the runner's hands.
 
-        def look() -> tuple[Workdir, Stamp, Survey]:
-            root = survey.find_root(key.roots[0])
-            stamp = survey.stamp(survey.look(question).watched)
-            return root, stamp, survey.look(question)
+        Raises:
+            RunnerFailedError: The runner fails, and not for want of luck.
+        """
+        for attempt in range(_BUILDS):
+            generation = self.environment.mounts.check()
+            seen: Walls | None = None
+            if key.mode.confines:
+                asked = self._question(key, policy)
+                seen = await run_as(self.identity, lambda: Walls.look(asked))  # noqa: B023 - awaited here
+            try:
+                return await self._build_once(key, policy, seen, generation)
+            except RunnerFailedError:
+                last = attempt + 1 == _BUILDS
+                if last or seen is None or not await self._has_changed(seen):
+                    raise
+        raise AssertionError  # the last attempt returns or raises
 
-        if key.mode.confines:
-            root, stamp, found = await run_as(self.identity, look)
+    async def _has_changed(self, seen: Walls) -> bool:
+        """Whether what a cell was made from is no longer so: then it may just fail."""
+        return await run_as(
+            self.identity, lambda: survey.stamp(seen.survey.watched) != seen.stamp
+        )
+
+    async def _build_once(
+        self, key: CellKey, policy: Policy, seen: Walls | None, generation: int
+    ) -> Slot:
+        if seen is None:
+            root = await run_as(self.identity, lambda: survey.find_root(key.root))
+            plan, found = Plan(), Found(roots=(key.root,))
         else:
-            root = await run_as(
-                self.identity, lambda: survey.find_root(key.roots[0])
+            root, found = seen.root, seen.survey.found
+            plan = walls.plan(
+                policy,
+                seen.survey,
+                runner=key.runner,
+                places=self.places,
+                abi=self.environment.tools.abi,
+                identity=self.identity,
             )
-            stamp, found = (), survey.look(replace(question, masked=(), protected=()))
-        plan = self._plan(key, policy, found)
-        await folders.make_nested(self.places, plan.nested_points, self.identity)
+        await folders.make_nested(self.places, plan, self.identity)
         cell_id = secrets.token_hex(8)
         groups = self.environment.cgroups.of_cell(
             cell_id, policy.limits, self.identity.uid
@@ -214,10 +259,10 @@ class SessionCells:
             mode=str(key.mode),
             runner=key.runner,
             gaps=plan.gaps,
-            masked=tuple(path for path, _ in found.found.masks),
+            masked=tuple(path for path, _ in found.masks),
             protected=(
-                *(path for path, _ in found.found.protected),
-                *found.found.anchors,
+                *(path for path, _ in found.protected),
+                *found.anchors,
             ),
             groups=() if groups is None else groups.folders,
         )
@@ -231,7 +276,7 @@ class SessionCells:
         self.built[cell_id] = built
         self.on_change()
         return Slot(
-            cell_id, cell, built, plan, found, stamp, generation, root, limits
+            cell_id, cell, built, plan, seen, generation, root, limits
         )
 
     async def _rlimits(
@@ -266,31 +311,6 @@ class SessionCells:
             "timeout_s": home.orphan_timeout_s,
         }
 
-    def _plan(self, key: CellKey, policy: Policy, found: Survey) -> Plan:
-        abi = self.environment.tools.abi
-        roots = tuple(dict.fromkeys(key.roots))
-        if not key.mode.confines:
-            return Plan()
-        if key.runner == BWRAP:
-            return confinement.plan_bwrap(
-                mode=key.mode,
-                roots=roots,
-                scratch=policy.scratch,
-                places=self.places,
-                found=found.found,
-                abi=abi,
-                root_identity=self.identity.uid == 0,
-            )
-        return confinement.plan_landlock(
-            mode=key.mode,
-            roots=roots,
-            scratch=policy.scratch,
-            places=self.places,
-            found=found.found,
-            abi=abi,
-            list_folder=_list_folder,
-        )
-
     async def _spec(
         self,
         key: CellKey,
@@ -305,9 +325,11 @@ class SessionCells:
             "become": self._become(),
             "confined": confined,
             "own_layer": key.runner == LANDLOCK,
-            "landlock": _landlock_settings(plan),
+            "landlock": walls.landlock_settings(plan),
             "landlock_log": tools.abi >= _LOG_ABI,
-            "mounts": [_expected(path, source) for path, source in plan.stand_ins],
+            "mounts": await run_as(
+                self.identity, lambda: walls.expected_mounts(plan)
+            ),
             "bash": tools.bash,
             "home": home,
         }
@@ -413,42 +435,3 @@ class SessionCells:
 
 
 _LOG_ABI = 7
-
-
-def _question(key: CellKey, policy: Policy) -> Question:
-    writable = key.mode is Mode.WORKSPACE_WRITE
-    return Question(
-        roots=tuple(dict.fromkeys(key.roots)),
-        masked=policy.masked,
-        protected=policy.protected if writable else (),
-        devices=policy.devices,
-        sockets=policy.sockets.grant,
-    )
-
-
-def _landlock_settings(plan: Plan) -> dict[str, object] | None:
-    if not plan.landlock_handled:
-        return None
-    return {
-        "handled": plan.landlock_handled,
-        "allow": [list(rule) for rule in plan.landlock_allow],
-        "scoped": plan.landlock_scoped,
-    }
-
-
-def _expected(path: str, source: str) -> list[object]:
-    try:
-        info = os.lstat(source)
-    except OSError as error:
-        raise RunnerFailedError(f"{source} went away: {error.strerror}") from error
-    return [path, info.st_dev, info.st_ino]
-
-
-def _list_folder(path: str) -> list[tuple[str, bool]]:
-    try:
-        with os.scandir(path) as entries:
-            return [(entry.name, entry.is_symlink()) for entry in entries]
-    except OSError:
-        return []
-
-

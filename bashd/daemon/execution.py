@@ -30,6 +30,7 @@ from bashd.daemon.run import Ended, Followers, Stop, drive
 from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
 from bashd.daemon.survey import Workdir
+from bashd.daemon.walls import NO_SURROUNDINGS, Surroundings, surroundings
 from bashd.launcher import wire
 from bashd.launcher.tree import MARKER
 
@@ -65,6 +66,7 @@ class Command:
     workdir: str | None
     """As the caller gave it, absolute; None is the session's folder."""
     stdin_fd: int | None = None
+    around: Surroundings = NO_SURROUNDINGS
 
 
 @dataclass(slots=True)
@@ -114,7 +116,15 @@ class Execution:
             session, spec, policy, runner, ambient, already_removed
         )
         return Command(
-            spec, policy.mode, policy, runner, ready, run_id, workdir, stdin_fd
+            spec,
+            policy.mode,
+            policy,
+            runner,
+            ready,
+            run_id,
+            workdir,
+            stdin_fd,
+            surroundings(policy, ambient, session.identity),
         )
 
     def _environment(
@@ -211,7 +221,11 @@ class Execution:
     async def _obtain(self, session: Session, command: Command) -> Slot:
         try:
             return await session.cells.obtain(
-                command.mode, command.runner, session.cwd, command.policy
+                command.mode,
+                command.runner,
+                session.cwd,
+                command.policy,
+                around=command.around,
             )
         except RunnerFailedError as error:
             if command.mode.confines:

@@ -14,13 +14,14 @@ to, then given to the peer; everything below it is made with the peer's own righ
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from bashd.core.confinement import Places
+from bashd.core.confinement import Places, Plan
 from bashd.core.errors import HostError
 from bashd.daemon import code
 from bashd.daemon.identity import Identity, run_as
@@ -32,7 +33,7 @@ class DaemonFolders:
     """What all sessions share."""
 
     state_dir: Path
-    socket_dir: Path
+    socket: Path
     lib_dir: Path
 
     @property
@@ -45,7 +46,6 @@ class DaemonFolders:
         folder = self.sessions_dir / session_id
         return Places(
             state_dir=str(self.state_dir),
-            socket_dir=str(self.socket_dir),
             session_dir=str(folder),
             tmp_dir=str(folder / "tmp"),
             var_tmp_dir=str(folder / "var-tmp"),
@@ -53,11 +53,36 @@ class DaemonFolders:
             lib_dir=str(self.lib_dir),
             void_dir=str(self.state_dir / "void"),
             void_file=str(self.state_dir / "void-file"),
+            socket=str(self.socket),
+            socket_dir=str(self.socket.parent) if self.has_own_socket_dir else None,
+            socket_files=tuple(str(path) for path in self._socket_files()),
         )
 
+    @property
+    def has_own_socket_dir(self) -> bool:
+        """Whether nothing but the socket, and what stands beside it, is there.
 
-def prepare(state_dir: Path, socket_dir: Path) -> DaemonFolders:
+        Then the whole folder is hidden from commands. A socket may also lie in a home
+        or a workspace, of which the commands must see the rest.
+        """
+        entries = os.listdir(self.socket.parent)  # noqa: PTH208 - names are enough
+        return all(self._is_own(name) for name in entries)
+
+    def _socket_files(self) -> list[Path]:
+        entries = os.listdir(self.socket.parent)  # noqa: PTH208 - names are enough
+        return [self.socket.parent / n for n in sorted(entries) if self._is_own(n)]
+
+    def _is_own(self, name: str) -> bool:
+        own = self.socket.name
+        return name == own or name.startswith(f"{own}.")
+
+
+def prepare(state_dir: Path, socket: Path) -> DaemonFolders:
     """Make the daemon's folders, lock them and install the launcher's code.
+
+    Args:
+        state_dir: Made unless it is there.
+        socket: The daemon's; its folder is there.
 
     Raises:
         HostError: The state folder cannot be made, others may write to it, or another
@@ -90,7 +115,7 @@ def prepare(state_dir: Path, socket_dir: Path) -> DaemonFolders:
         lib_dir = code.install(state_dir / "lib")
     except OSError as error:
         raise HostError(f"cannot set up the state folder {state_dir}: {error}") from error
-    return DaemonFolders(state_dir, socket_dir.resolve(), lib_dir)
+    return DaemonFolders(state_dir, socket.parent.resolve() / socket.name, lib_dir)
 
 
 def _lock(state_dir: Path) -> None:
@@ -125,26 +150,27 @@ async def make_session(places: Places, identity: Identity) -> None:
     await run_as(identity, make)
 
 
-async def make_nested(
-    places: Places, points: tuple[str, ...], identity: Identity
-) -> None:
+async def make_nested(places: Places, plan: Plan, identity: Identity) -> None:
     """Make mount points below the private tmp folders, as the peer, following no
     link: the peer's own commands may be writing there at the same time."""
-    if not points:
+    if not plan.nested_folders and not plan.nested_files:
         return
 
     def make() -> None:
-        for point in points:
-            _make_folders(places.session_dir, point)
+        for point in plan.nested_folders:
+            _make_point(places.session_dir, point.split("/"), None)
+        for point in plan.nested_files:
+            *above, name = point.split("/")
+            _make_point(places.session_dir, above, name)
 
     await run_as(identity, make)
 
 
-def _make_folders(base: str, relative: str) -> None:
+def _make_point(base: str, above: list[str], file: str | None) -> None:
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     current = os.open(base, flags)
     try:
-        for name in relative.split("/"):
+        for name in above:
             try:
                 os.mkdir(name, 0o755, dir_fd=current)
             except FileExistsError:
@@ -155,6 +181,10 @@ def _make_folders(base: str, relative: str) -> None:
                 return
             os.close(current)
             current = inner
+        if file is not None:
+            made = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            with contextlib.suppress(FileExistsError):
+                os.close(os.open(file, made, 0o600, dir_fd=current))
     finally:
         os.close(current)
 

@@ -147,7 +147,7 @@ def _run(options: Options, ready: Readiness) -> bool:
     listener = _listen(options, config, passed)
     try:
         state_dir = config.daemon.state_dir or _default_state(listener.path)
-        places = folders.prepare(Path(state_dir), Path(listener.path).parent)
+        places = folders.prepare(Path(state_dir), Path(listener.path))
         adoption = AdoptionSocket(
             Path(f"{listener.path}.adopt"),
             _group(config) if config.daemon.group else listener.gid,

@@ -93,6 +93,8 @@ class Service:
             config.daemon.spares,
             Cgroups.find() if config.daemon.cgroups else Cgroups(),
         )
+        if config.source.startswith("/"):
+            self._environment.guarded = (config.source,)
         self._adoption = adoption
         if adoption is not None:
             self._environment.home = adoption.home(config.daemon.orphan_timeout_s)

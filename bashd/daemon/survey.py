@@ -2,67 +2,177 @@
 
 `look` is the thorough survey, made once per cell. `stamp` is the cheap check of every
 call: the state of the folders that hold the surveyed names. Only when a stamp differs
-is the survey made again, and only when that differs too is the cell rebuilt. Both run
-with the peer's rights.
+is the survey made again, and then only in the folders that changed; only when the
+answer differs too is the cell rebuilt. All of it runs with the peer's rights.
 """
 
 from __future__ import annotations
 
 import errno
-import fnmatch
 import os
 import select
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bashd.core.confinement import NAME_RESOLUTION, Found, is_below
+from bashd.core.confinement import NAME_RESOLUTION, Found
 from bashd.core.errors import StartError
-from bashd.daemon import code
+from bashd.core.metadata import Target
+from bashd.core.paths import is_below, is_below_any
+from bashd.daemon import code, repositories
+from bashd.daemon.masks import (
+    Deputies,
+    FolderStamp,
+    Masks,
+    find_deputies,
+    find_masks,
+    stamp_of,
+)
+from bashd.daemon.protected import anchors, existing, find_targets, watched
+from bashd.daemon.roots import resolve_roots
 from bashd.launcher import kernel
 
-Stamp = tuple[tuple[int, int, int] | None, ...]
+Stamp = tuple[FolderStamp | None, ...]
+
+MAX_REPOSITORIES = 64
+"""Of those below the workspace's own, so many get mounts; all get the later check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """What to look for; derived from policy and session, compared by value."""
 
-    roots: tuple[str, ...]
-    """Writable roots, canonical, the workspace first."""
-    masked: tuple[str, ...]
+    workspace: str
+    """Canonical."""
+    uid: int
+    """The caller's."""
+    home: str
+    config_home: str
+    """``$XDG_CONFIG_HOME``, where the user's git configuration and policies lie."""
+    writable: tuple[str, ...] = ()
+    """Extra roots as the policy names them."""
+    bounds: tuple[str, ...] | None = None
+    """What an administrator confines extra roots to; None: nothing does."""
+    masked: tuple[str, ...] = ()
     """Absolute paths, a glob in the last component at most."""
-    protected: tuple[str, ...]
-    """Relative to each root."""
+    protected: tuple[str, ...] = ()
+    """Relative to each root, and to the home; empty where nothing is writable."""
+    guarded: tuple[str, ...] = ()
+    """Absolute paths protected wherever they are: bashd's own configuration."""
+    repositories: tuple[str, ...] = ()
+    """Known ``.git`` paths and bare repositories below the roots."""
     devices: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
+    nested: bool = False
+    path_sockets: bool = False
+    """Commands can connect to sockets by path, so those of others have to be found."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything of the host is writable, and so metadata is protected."""
+        return bool(self.protected or self.guarded)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """The answer, with the inodes that make it comparable."""
 
+    question: Question
     found: Found
     inodes: tuple[tuple[str, int, int], ...]
-    watched: tuple[str, ...]
-    """Folders whose change may change the answer."""
+    """Of everything mounted but the protected files."""
+    file_inodes: tuple[tuple[str, int, int], ...]
+    """Of protected files, which git and editors on the host replace all the time."""
+    targets: tuple[Target, ...] = ()
+    """Everything protected, existing or not, for the check after a command."""
+    watched: tuple[str, ...] = ()
+    """Files and folders whose change may change the answer."""
+    masks: Masks = field(default_factory=Masks, compare=False)
+    deputies: Deputies = field(default_factory=Deputies, compare=False)
+
+    def fits(self, other: Survey) -> bool:
+        """Whether a cell built from this one has every mount that *other* asks for.
+
+        Protected files apart, which may have been replaced on the host, and sockets,
+        of which `bashd.daemon.masks.Deputies` tells.
+        """
+        return (
+            replace(self.found, deputies=()) == replace(other.found, deputies=())
+            and self.inodes == other.inodes
+        )
 
 
-def look(question: Question) -> Survey:
-    """Survey the host. Blocking; call it as the peer."""
-    masks = _find_masks(question.masked)
-    protected, anchors = _find_protected(question.roots, question.protected)
+def look(question: Question, before: Survey | None = None) -> Survey:
+    """Survey the host. Blocking; call it as the peer.
+
+    Args:
+        question: What to look for.
+        before: An earlier answer to a question with the same masks.
+
+    Raises:
+        StartError: The workspace itself is masked.
+    """
+    known = before if before and before.question.masked == question.masked else None
+    roots, notes = resolve_roots(question.workspace, question.writable, question.bounds)
+    granted, refusal = None, ""
+    if question.writes:
+        granted, refusal = repositories.granted_with(question.workspace, question.uid)
+    if granted is not None and not is_below_any(granted, roots):
+        roots = (*roots, granted)
+    if refusal:
+        notes = (*notes, f"the workspace's repository is not writable: {refusal}")
+    masks = find_masks(question.masked, known.masks if known else None)
+    roots, notes = _without_masked(roots, notes, masks)
+    deputies = Deputies()
+    if question.path_sockets:
+        deputies = before.deputies if before else find_deputies(roots)
+    targets = find_targets(
+        roots,
+        question.protected,
+        home=question.home,
+        config_home=question.config_home,
+        guarded=question.guarded,
+        nested=question.repositories[:MAX_REPOSITORIES],
+    )
+    protected = existing(targets)
     found = Found(
-        masks=tuple(masks),
-        protected=tuple(protected),
-        anchors=tuple(anchors),
+        roots=roots,
+        masks=tuple((mask.path, mask.is_dir) for mask in masks.found),
+        deputies=tuple(path for path, _, _ in deputies.found),
+        protected=tuple((path, is_dir) for path, is_dir, _ in protected),
+        anchors=anchors(targets, [path for path, _, _ in protected]),
         code=code.code_paths(),
         run_folders=tuple(p for p in NAME_RESOLUTION if Path(p).is_dir()),
         devices=tuple(p for p in question.devices if os.path.lexists(p)),
-        sockets=tuple(p for p in question.sockets if os.path.lexists(p)),
+        sockets=_sockets(question.sockets),
+        nested=question.nested,
+        notes=notes,
     )
-    names = [question.roots[0], *(p for p, _ in masks), *(p for p, _ in protected)]
-    return Survey(found, tuple(_inode(name) for name in names), _watched(question))
+    return Survey(
+        question=question,
+        found=found,
+        inodes=(
+            _inode(question.workspace),
+            *((mask.path, mask.dev, mask.ino) for mask in masks.found),
+            *(inode for _, is_dir, inode in protected if is_dir),
+            *(_inode(path) for path in found.sockets),
+        ),
+        file_inodes=tuple(inode for _, is_dir, inode in protected if not is_dir),
+        targets=targets,
+        watched=tuple(
+            dict.fromkeys(
+                (
+                    *masks.watched,
+                    *deputies.folders,
+                    *question.writable,
+                    *(watched(roots, targets) if question.writes else ()),
+                    *question.repositories[:MAX_REPOSITORIES],
+                )
+            )
+        ),
+        masks=masks,
+        deputies=deputies,
+    )
 
 
 def _inode(path: str) -> tuple[str, int, int]:
@@ -73,78 +183,44 @@ def _inode(path: str) -> tuple[str, int, int]:
     return (path, info.st_dev, info.st_ino)
 
 
-def _find_masks(patterns: tuple[str, ...]) -> list[tuple[str, bool]]:
-    found: dict[str, bool] = {}
-    for pattern in patterns:
-        parent, _, name = pattern.rpartition("/")
-        for path in _expand(parent or "/", name):
-            # A mask holds under any name: what a link leads to is masked where it is.
-            target = os.path.realpath(path)
-            try:
-                info = os.stat(target)
-            except OSError:
-                continue
-            if stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode):
-                found[target] = stat.S_ISDIR(info.st_mode)
-    return sorted(found.items())
-
-
-def _expand(parent: str, name: str) -> list[str]:
-    if not any(sign in name for sign in "*?["):
-        return [f"{parent.rstrip('/')}/{name}"]
-    try:
-        entries = os.listdir(parent)
-    except OSError:
-        return []
-    return [f"{parent.rstrip('/')}/{e}" for e in entries if fnmatch.fnmatch(e, name)]
-
-
-def _find_protected(
-    roots: tuple[str, ...], names: tuple[str, ...]
-) -> tuple[list[tuple[str, bool]], list[str]]:
-    found: dict[str, bool] = {}
-    anchors: dict[str, None] = {}
+def _without_masked(
+    roots: tuple[str, ...], notes: tuple[str, ...], masks: Masks
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Leave out roots that lie inside something masked."""
+    folders = [mask.path for mask in masks.found if mask.is_dir]
     for root in roots:
-        for name in names:
-            path = os.path.realpath(f"{root.rstrip('/')}/{name}")
-            if not is_below(path, root) or path == root:
-                continue
-            try:
-                info = os.lstat(path)
-            except OSError:
-                continue
-            found[path] = stat.S_ISDIR(info.st_mode)
-            parent = os.path.dirname(path)
-            if parent != root and is_below(parent, root):
-                anchors[parent] = None
-    return sorted(found.items()), list(anchors)
+        mask = next((path for path in folders if is_below(root, path)), None)
+        if mask is None:
+            continue
+        if root == roots[0]:
+            raise StartError(
+                f"cannot use the working folder {root}: the policy masks {mask}; work"
+                " elsewhere, or take the mask out with unmasked"
+            )
+        notes = (*notes, f"{root} is not writable: the policy masks {mask}")
+        roots = tuple(other for other in roots if other != root)
+    return roots, notes
 
 
-def _watched(question: Question) -> tuple[str, ...]:
-    folders: dict[str, None] = {}
-    for pattern in question.masked:
-        folders[pattern.rpartition("/")[0] or "/"] = None
-    for root in question.roots:
-        for name in question.protected:
-            folders[f"{root.rstrip('/')}/{name}".rpartition("/")[0]] = None
-    return tuple(folders)
-
-
-def stamp(watched: tuple[str, ...]) -> Stamp:
-    """Return device, inode and change time of each folder; None where it is missing.
-
-    An entry that is made, removed or renamed changes its folder's change time, so an
-    equal stamp means that the survey would find the same names.
-    """
-    found: list[tuple[int, int, int] | None] = []
-    for path in watched:
+def _sockets(paths: tuple[str, ...]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for path in paths:
+        real = os.path.realpath(path)
         try:
-            info = os.stat(path)
+            is_socket = stat.S_ISSOCK(os.lstat(real).st_mode)
         except OSError:
-            found.append(None)
-        else:
-            found.append((info.st_dev, info.st_ino, info.st_ctime_ns))
+            continue
+        if is_socket:
+            found[real] = None
     return tuple(found)
+
+
+def stamp(places: tuple[str, ...]) -> Stamp:
+    """Return device, inode and change time of each; None where nothing is.
+
+    An equal stamp of what a survey watches means that it would find the same names.
+    """
+    return tuple(stamp_of(path) for path in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +274,9 @@ def _open_folder(path: str) -> Workdir:
 
 def _start_text(error: OSError, path: str) -> str:
     name = errno.errorcode.get(error.errno or 0, "EIO")
-    return f"cannot use the working folder {path}: {name}: {os.strerror(error.errno or 0)}"
+    return (
+        f"cannot use the working folder {path}: {name}: {os.strerror(error.errno or 0)}"
+    )
 
 
 class MountTable:
@@ -208,7 +286,7 @@ class MountTable:
     """
 
     def __init__(self) -> None:
-        self._file = open("/proc/self/mountinfo", "rb")  # noqa: SIM115 - kept open
+        self._file = Path("/proc/self/mountinfo").open("rb")  # noqa: SIM115 - kept open
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLPRI)
         self.generation = 0
