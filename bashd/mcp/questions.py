@@ -8,19 +8,18 @@ are those of the call that waits for the answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+import posixpath
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from bashd.tools.escape import visible_block, visible_line
+from bashd.tools.question import question_text
 
 if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
     from bashd.core.abort import AbortSignal
     from bashd.tools.approval import Answerer, ApprovalRequest
-
-SHOWN_CHARS: Final = 16_000
-"""Characters of a command that are shown; no dialog is read further than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +37,13 @@ class CommandQuestion:
 
     def text(self) -> str:
         """Return the question for a person, with nothing unprintable in it."""
-        wanted = (
-            f"Run this command in {self.mode} mode?"
-            if self.mode
-            else "Run this command?"
+        question = question_text(
+            self.command, workdir=self.workdir, mode=self.mode, reason=self.reason
         )
-        lines = [
-            wanted,
-            "",
-            _shown(self.command),
-            "",
-            f"Directory: {visible_line(self.workdir or '(default)')}",
-            f"Reason: {visible_line(self.reason)}",
-            "",
-            "Accepting lets exactly this command run once; nothing is remembered.",
-        ]
-        return "\n".join(lines)
+        return (
+            f"{question}\n\n"
+            "Accepting lets exactly this command run once; nothing is remembered."
+        )
 
 
 class ApprovalQueue(Protocol):
@@ -88,11 +78,12 @@ class CallBook:
         if arguments is None:
             return None
         mode, workdir = arguments.get("sandbox_permissions"), arguments.get("workdir")
+        cwd = request.agent.cwd
         return CommandQuestion(
             session_id=request.agent.session_id,
             call_id=request.call_id,
             command=str(arguments.get("command")),
-            workdir=str(workdir) if workdir else request.agent.cwd,
+            workdir=posixpath.join(cwd or "", str(workdir)) if workdir else cwd,
             mode=str(mode) if mode else None,
             reason=request.reason,
         )
@@ -106,17 +97,3 @@ def queue_answerer(queue: ApprovalQueue, book: CallBook) -> Answerer:
         return await queue.ask(question, request.abort) if question else None
 
     return answer
-
-
-AskPerson = Callable[[CommandQuestion], Awaitable[object]]
-"""Shows a question; returns an outcome's word, or None where it cannot be shown."""
-
-
-def _shown(command: str) -> str:
-    if len(command) <= SHOWN_CHARS:
-        return visible_block(command)
-    hidden = len(command) - SHOWN_CHARS
-    return (
-        visible_block(command[:SHOWN_CHARS])
-        + f"\n({hidden} more characters of the command are NOT shown)"
-    )

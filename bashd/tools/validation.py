@@ -57,7 +57,12 @@ def parse_bash_args(args: object, *, escalation: bool) -> BashArgs:
         raise invalid_args(f"invalid timeoutMs: expected a positive number, got {got}")
     wanted, justification = _escalation_pair(given)
     workdir = cast("str | None", given.get("workdir"))
-    for name, text in (("command", command), ("workdir", workdir or "")):
+    texts = {
+        "command": command,
+        "workdir": workdir or "",
+        "justification": justification,
+    }
+    for name, text in texts.items():
         _require_encodable(name, text)
     return BashArgs(
         command=command,
