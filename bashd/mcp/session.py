@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from bashd.tools.agent import Agent, Inject
-from bashd.tools.hooks import Allow, judge_command
+from bashd.tools.hooks import judge_command, strictest
 from bashd.tools.session import ApprovalPolicy, Event, check_approval_policy
 
 if TYPE_CHECKING:
@@ -46,11 +46,8 @@ def policy_hook(client: SteadyClient) -> Hook:
     """
 
     async def hook(request: HookRequest) -> HookAnswer:
-        for rules in (await client.session_now()).command_rules:
-            answer = judge_command(rules, request.command)
-            if not isinstance(answer, Allow):
-                return answer
-        return Allow()
+        lists = (await client.session_now()).command_rules
+        return strictest([judge_command(rules, request.command) for rules in lists])
 
     return hook
 

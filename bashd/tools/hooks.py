@@ -111,6 +111,19 @@ def judge_command(rules: Sequence[CommandRule], command: str) -> HookAnswer:
     return Allow()
 
 
+def strictest(answers: Sequence[HookAnswer]) -> HookAnswer:
+    """Return what several lists of rules say together.
+
+    Each list has its say: one refusal is enough, and a question has all the reasons
+    for it, so that a person is asked once.
+    """
+    for answer in answers:
+        if isinstance(answer, Deny):
+            return answer
+    reasons = [answer.reason for answer in answers if isinstance(answer, Ask)]
+    return Ask("; ".join(reasons)) if reasons else Allow()
+
+
 def command_rules_hook(rules: Sequence[CommandRule]) -> Hook:
     """Return a hook that applies one list of rules; see `judge_command`."""
     return lambda request: judge_command(rules, request.command)
