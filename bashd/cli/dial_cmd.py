@@ -14,17 +14,19 @@ import os
 import re
 import socket
 import threading
-from typing import TYPE_CHECKING, Any, Final
 
-from bashd.cli.parsing import add_client_options, add_command
+from bashd.cli.report import report_failure
 from bashd.client.ambient import ambient_of
 from bashd.client.folder import absolute
 from bashd.client.reach import reach_daemon
+from bashd.core.errors import BashdError
 from bashd.protocol.wire import MAX_FRAME_BYTES, is_object
 
+TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, Final
 
     from bashd.cli.parsing import Subparsers
 
@@ -54,6 +56,9 @@ command text looks like the first."""
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add ``dial-stdio``."""
+    # No argparse on the way of a call; see `run_words`.
+    from bashd.cli.parsing import add_client_options, add_command  # noqa: PLC0415
+
     parser = add_command(
         subparsers,
         "dial-stdio",
@@ -66,7 +71,28 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do it; returns the exit status."""
-    connection = reach_daemon(args.socket, autostart=args.autostart)
+    return _join(args.socket, autostart=args.autostart)
+
+
+def run_words(words: Sequence[str]) -> int | None:
+    """Do what the near end asks for; returns the exit status, None for other words.
+
+    It knows two options, and half of a call's time would be argparse's.
+    """
+    named: str | None = None
+    rest = list(words)
+    if rest[:1] == ["--socket"] and len(rest) > 1:
+        named, rest = rest[1], rest[2:]
+    if rest not in ([], ["--no-autostart"]):
+        return None
+    try:
+        return _join(named, autostart=not rest)
+    except BashdError as error:
+        return report_failure(error, as_json=False)
+
+
+def _join(named: str | None, *, autostart: bool) -> int:
+    connection = reach_daemon(named, autostart=autostart)
     to_daemon = threading.Thread(
         target=_pass_requests, args=(connection, os.environ, absolute()), daemon=True
     )

@@ -1,7 +1,7 @@
 """The ``bashd`` command.
 
-``bashd run`` is called in a loop, so it goes its own way here: it builds no parser and
-loads nothing that it does not use. All else is `bashd.cli.commands`.
+``bashd run`` is called in a loop, and with ``--host`` so is the far end's ``dial-stdio``:
+they go their own way here, build no parser and load nothing that they do not use. All else is `bashd.cli.commands`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = sys.argv[1:] if argv is None else argv
     try:
-        return _run(words[1:]) if words[:1] == ["run"] else _dispatch(words)
+        if words[:1] == ["run"]:
+            return _run(words[1:])
+        if words[:1] == ["dial-stdio"]:
+            return _dial(words)
+        return _dispatch(words)
     except KeyboardInterrupt:
         return 130
 
@@ -30,6 +34,13 @@ def _run(words: Sequence[str]) -> int:
         return run_words(words)
     except HelpWanted:
         return _dispatch(["run", "--help"])
+
+
+def _dial(words: Sequence[str]) -> int:
+    from bashd.cli.dial_cmd import run_words  # noqa: PLC0415
+
+    status = run_words(words[1:])
+    return _dispatch(words) if status is None else status
 
 
 def _dispatch(words: Sequence[str]) -> int:

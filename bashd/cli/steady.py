@@ -41,18 +41,17 @@ class SteadyLink:
                 nowhere, or none does for two minutes.
         """
         give_up = time.monotonic() + _PATIENCE_S
-        pause_s = _FIRST_PAUSE_S
-        # Nothing to come back to before there was a connection.
+        pause_s, worked = _FIRST_PAUSE_S, False
         while True:
             try:
                 return self._link.call(method, params)
             except ConnectError:
-                worked = self._link.hello is not None
-                if self._link.far is None or not (worked or pause_s > _FIRST_PAUSE_S):
-                    raise
-                if worked:
-                    give_up, pause_s = time.monotonic() + _PATIENCE_S, _FIRST_PAUSE_S
-                if time.monotonic() > give_up:
+                if self._link.hello is not None:
+                    give_up = time.monotonic() + _PATIENCE_S
+                    pause_s, worked = _FIRST_PAUSE_S, True
+                # Before there was a connection there is none to come back to.
+                never = self._link.far is None or not worked
+                if never or time.monotonic() > give_up:
                     raise
             self._link.close()
             time.sleep(pause_s)

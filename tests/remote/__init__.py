@@ -1,0 +1,1 @@
+"""Another machine, played by an sshd of the tests\x27 own on loopback."""
