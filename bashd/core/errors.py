@@ -97,7 +97,7 @@ class ConfigError(CallerError):
     rpc_code = -32014
 
 
-class Refused(BashdError):
+class Refused(BashdError):  # noqa: N818 - the field's word, and not always an error
     """Policy said no. Asking again unchanged gives the same answer."""
 
     code = "REFUSED"

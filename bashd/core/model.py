@@ -9,19 +9,16 @@ every call.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 
-class Mode(str, Enum):
+class Mode(StrEnum):
     """How far a command may reach, from narrow to wide. Modes speak of files."""
 
     READ_ONLY = "read-only"
     WORKSPACE_WRITE = "workspace-write"
     DANGER_FULL_ACCESS = "danger-full-access"
-
-    def __str__(self) -> str:
-        return self.value
 
     @property
     def rank(self) -> int:
@@ -45,7 +42,7 @@ _RANK: Final = {
 }
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     """What is known about refusals during a run.
 
     ``denied``: the kernel or a policy said so. ``suspected``: stderr said so.
@@ -57,19 +54,13 @@ class Verdict(str, Enum):
     SUSPECTED = "suspected"
     UNKNOWN = "unknown"
 
-    def __str__(self) -> str:
-        return self.value
 
-
-class TaskStatus(str, Enum):
+class TaskStatus(StrEnum):
     """State of a background task; settles exactly once."""
 
     RUNNING = "running"
     COMPLETED = "completed"
     KILLED = "killed"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +184,9 @@ class ExecSpec:
             "timeout_ms": self.timeout_ms,
             "stdout_max_bytes": self.stdout_max_bytes,
             "owner": self.owner,
-            "sandbox_mode": None if self.sandbox_mode is None else str(self.sandbox_mode),
+            "sandbox_mode": None
+            if self.sandbox_mode is None
+            else str(self.sandbox_mode),
         }
         for key in ("policy", "stdin", "env", "managed_env"):
             value = getattr(self, key)

@@ -91,7 +91,7 @@ class AdoptionSocket:
             # The main socket's lock is ours, so whoever made this one is dead.
             path.unlink()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._socket.setblocking(False)
+        self._socket.setblocking(False)  # noqa: FBT003 - as socket spells it
         self._socket.bind(str(path))
         if group is not None:
             os.chown(path, -1, group)
@@ -123,7 +123,7 @@ class AdoptionSocket:
                     channel, _ = self._socket.accept()
                 except OSError:
                     continue
-                channel.setblocking(False)
+                channel.setblocking(False)  # noqa: FBT003 - as socket spells it
                 nursery.start_soon(_meet, channel, find, take)
 
     def close(self) -> None:
@@ -168,7 +168,9 @@ async def _shake_hands(
         channel.send(b"n")
         raise wire.WireError(f"uid {uid} brought a cell that is not known here")
     process = AdoptedProcess(pid)
-    cell = Cell(known.mode, channel, process, adopt.cell_id, known.groups)
+    cell = Cell(
+        known.mode, channel, process, cell_id=adopt.cell_id, groups=known.groups
+    )
     # Nothing new starts in it; it ends when its last task has.
     cell.retired = True
     channel.send(wire.Adopt.YES)

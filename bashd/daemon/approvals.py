@@ -18,8 +18,8 @@ from bashd.core.errors import InvalidParamsError, LimitError, UnknownApprovalErr
 from bashd.daemon.call import Call, Client, Handler
 from bashd.daemon.sessions import Sessions
 from bashd.protocol.messages import (
-    ApprovalAskParams,
     ApprovalAsked,
+    ApprovalAskParams,
     ApprovalDecideParams,
     ApprovalInfo,
     ApprovalList,
@@ -46,6 +46,10 @@ class _Question:
     uid: int
     outcome: str | None = None
     settled: trio.Event = field(default_factory=trio.Event)
+
+    def cancel(self) -> None:
+        """The caller has withdrawn it."""
+        self.settle(CANCELLED)
 
     def settle(self, outcome: str) -> bool:
         """Decide once; False when it had been."""
@@ -125,7 +129,7 @@ class Approvals:
     async def _wait(self, call: Call, question: _Question) -> str:
         approval_id = question.info.approval_id
         self._pending[approval_id] = question
-        undo = call.abort.subscribe(lambda: question.settle(CANCELLED))
+        undo = call.abort.subscribe(question.cancel)
         try:
             for client in list(self._watchers.get(question.uid, ())):
                 client.notify_nowait("approval.asked", ApprovalAsked(question.info))

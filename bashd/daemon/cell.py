@@ -84,7 +84,7 @@ class Spare:
         self.request = request
         """None for an adopted command: it runs already."""
         if request is not None:
-            request.setblocking(False)
+            request.setblocking(False)  # noqa: FBT003 - as socket spells it
         self.stdout_fd, self.stderr_fd, self.pidfd = fds
         for fd in fds[:2]:
             os.set_blocking(fd, False)
@@ -100,7 +100,9 @@ class Spare:
         self.group: Group | None = None
         """Its cgroup, which it never leaves; None where it has none."""
 
-    def send(self, request: wire.Request, stdin_fd: int | None, script: bytes | None) -> None:
+    def send(
+        self, request: wire.Request, stdin_fd: int | None, script: bytes | None
+    ) -> None:
         """Hand over the command. Raises `OSError` if the spare is gone."""
         if self.request is None:
             raise BrokenPipeError
@@ -137,8 +139,11 @@ class Spare:
         return bool(poll.poll(0))
 
     def outcome(self) -> wire.Failed | bool:
-        """Say how far it came: True when bash was started, the failed step, or False
-        when nothing proves that anything ran. Only meaningful once it has ended."""
+        """Say how far it came; only meaningful once it has ended.
+
+        True when bash was started, the failed step, or False when nothing proves that
+        anything ran.
+        """
         if self.request is None:
             return True
         try:
@@ -209,6 +214,7 @@ class Cell:
         spec_mode: str,
         control: socket.socket,
         process: RunnerProcess,
+        *,
         cell_id: str = "",
         groups: CellGroups | None = None,
     ) -> None:
@@ -472,7 +478,7 @@ async def open_cell(
         RunnerFailedError: It ended, answered nonsense, or is not what was asked for.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setblocking(False)
+    ours.setblocking(False)  # noqa: FBT003 - as socket spells it
     said = os.memfd_create("runner-stderr", os.MFD_CLOEXEC)
     owned: list[int] = []
     try:
@@ -487,7 +493,7 @@ async def open_cell(
         try:
             if groups is not None:
                 await _enter_group(groups, process.pid, info_fd)
-            await _shake_hands(spec, ours, process, hello_timeout_s, owned)
+            await _shake_hands(spec, ours, process, hello_timeout_s, owned=owned)
         except BaseException as error:
             process.kill()
             ours.close()
@@ -504,7 +510,7 @@ async def open_cell(
     finally:
         theirs.close()
         _close_all([*owned, said])
-    return Cell(spec.mode, ours, process, spec.cell_id, groups)
+    return Cell(spec.mode, ours, process, cell_id=spec.cell_id, groups=groups)
 
 
 def _command_line(
@@ -565,7 +571,12 @@ async def _start(argv: list[str], fds: tuple[int, ...], said: int) -> trio.Proce
 
 
 async def _shake_hands(
-    spec: CellSpec, control: socket.socket, process: trio.Process, timeout_s: float, owned: list[int]
+    spec: CellSpec,
+    control: socket.socket,
+    process: trio.Process,
+    timeout_s: float,
+    *,
+    owned: list[int],
 ) -> None:
     config = [
         sealed_memfd("config", json.dumps(spec.settings).encode()),
@@ -608,13 +619,17 @@ def _check_hello(spec: CellSpec, hello: wire.Hello) -> None:
         if spec.settings.get("landlock") is not None and not hello.landlock_abi:
             problems.append("the Landlock layer is missing")
     if problems:
-        raise RunnerFailedError("the cell is not what was asked for: " + ", ".join(problems))
+        raise RunnerFailedError(
+            "the cell is not what was asked for: " + ", ".join(problems)
+        )
 
 
 def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
     """Receive one packet and its descriptors, close-on-exec, nothing cut off."""
     data, ancillary, flags, _ = channel.recvmsg(
-        wire.PACKET_BYTES, socket.CMSG_SPACE(max(max_fds, 1) * 4), socket.MSG_CMSG_CLOEXEC
+        wire.PACKET_BYTES,
+        socket.CMSG_SPACE(max(max_fds, 1) * 4),
+        socket.MSG_CMSG_CLOEXEC,
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:

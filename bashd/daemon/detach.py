@@ -27,8 +27,8 @@ async def run_or_detach(
     session: Session,
     command: Command,
     stores: tuple[StreamStore, StreamStore],
-    call: Call,
     *,
+    call: Call,
     owner: str | None,
     limit_s: float,
     stream: bool,
@@ -82,9 +82,7 @@ async def _wait(task: Task, timeout_s: float, limit_s: float) -> bool:
     return False
 
 
-def _follow(
-    nursery: trio.Nursery, call: Call, task: Task, progress: Progress
-) -> None:
+def _follow(nursery: trio.Nursery, call: Call, task: Task, progress: Progress) -> None:
     async def follow() -> None:
         while not task.settled:
             await task.progress.wait()

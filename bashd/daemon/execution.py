@@ -15,17 +15,17 @@ from dataclasses import dataclass
 import trio
 
 from bashd.core.config import Config
-from bashd.core.denial import classify
 from bashd.core.environment import Facts, choose_bashd_home, compose
 from bashd.core.errors import RunnerFailedError, StartError
-from bashd.core.model import ExecSpec, Mode, SandboxFacts, Usage, Verdict
-from bashd.core.output import decode
+from bashd.core.model import ExecSpec, Mode, Usage
 from bashd.core.policy import Policy
 from bashd.daemon import survey
 from bashd.daemon.cell import Spare
 from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot
+from bashd.daemon.evidence import Evidence, Trail
 from bashd.daemon.identity import run_as
 from bashd.daemon.output import StreamStore
+from bashd.daemon.ready import Ready
 from bashd.daemon.run import Ended, Followers, Stop, drive
 from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
@@ -41,16 +41,6 @@ _ENVIRONMENT_ERRORS = frozenset({"mounts", "workdir-changed"})
 
 LoadPolicy = Callable[[Session, str | None, Mode | None], Awaitable[Policy]]
 """Session, policy name and mode of the call to the policy with absolute paths."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A command's environment as the spare wants it."""
-
-    entries: tuple[bytes, ...]
-    """``NAME=value``, all but the run's own marker."""
-    removed: tuple[str, ...]
-    """Names that the scrub or the policy took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +66,22 @@ class Started:
     spare: Spare
     slot: Slot
     workdir: Workdir
+    trail: Trail | None = None
+    """What the kernel records of it; None where that is not read."""
 
 
 class Execution:
     """Starts commands and says what became of them."""
 
     def __init__(
-        self, config: Config, runners: Runners, load_policy: LoadPolicy
+        self,
+        config: Config,
+        runners: Runners,
+        load_policy: LoadPolicy,
+        evidence: Evidence,
     ) -> None:
         self._config = config
+        self._evidence = evidence
         self._runners = runners
         self._load_policy = load_policy
 
@@ -205,7 +202,10 @@ class Execution:
             except RunnerFailedError:
                 session.cells.discard(slot.cell)
                 continue
-            started = Started(spare, slot, workdir)
+            trail = None
+            if command.mode.confines:
+                trail = self._evidence.begin(spare.pidfd, covered=slot.built.logged)
+            started = Started(spare, slot, workdir, trail)
             if announce is not None:
                 slot.cell.mark_task(spare)
                 announce(started)
@@ -321,39 +321,6 @@ class Execution:
             raise StartError(f"spawn failed: cannot execute bash: {outcome.reason}")
         raise RunnerFailedError(f"step {outcome.step} failed: {outcome.reason}")
 
-
-
-def judge(
-    built: BuiltCell, ended: Ended, stderr: StreamStore, workdir: str
-) -> SandboxFacts:
-    """Say how a command was confined and whether that refused it anything."""
-    mode = Mode(built.mode)
-    if not mode.confines:
-        return SandboxFacts(mode=mode)
-    enforcement = "partial" if built.gaps else "full"
-    if ended.lost:
-        return SandboxFacts(
-            mode=mode,
-            enforcement=enforcement,
-            runner=built.runner,
-            runner_failed=True,
-        )
-    verdict, denials = classify(
-        exit_code=ended.exit_code,
-        stderr=decode(stderr.tail()),
-        runner=built.runner,
-        masked=built.masked,
-        protected=built.protected,
-        cwd=workdir,
-    )
-    return SandboxFacts(
-        mode=mode,
-        denied=verdict in (Verdict.DENIED, Verdict.SUSPECTED),
-        verdict=verdict,
-        enforcement=enforcement,
-        runner=built.runner,
-        denials=denials,
-    )
 
 
 def usage(ended: Ended) -> Usage:

@@ -15,7 +15,6 @@ a limit of single processes has to do, and does less:
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,14 +56,17 @@ def rlimits(
 def threads_of(uid: int) -> int:
     """Count the threads of a user, as RLIMIT_NPROC counts them: by real uid."""
     count = 0
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
             # It may end while we look.
             with contextlib.suppress(OSError, ValueError):
-                count += _threads_if(uid, Path(f"/proc/{name}/status").read_text())
+                count += _threads_if(uid, (folder / "status").read_text())
     return count
 
 
 def _threads_if(uid: int, status: str) -> int:
-    fields = dict(line.partition(":")[::2] for line in status.splitlines())
+    fields: dict[str, str] = {}
+    for line in status.splitlines():
+        name, _, value = line.partition(":")
+        fields[name] = value
     return int(fields["Threads"]) if int(fields["Uid"].split()[0]) == uid else 0

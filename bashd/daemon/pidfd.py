@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 def host_pid(pidfd: int) -> int:
     """Return the pid behind a pidfd; 0 when it has been reaped.
@@ -9,7 +11,7 @@ def host_pid(pidfd: int) -> int:
     Source: pidfd_open(2), the Pid line of /proc/self/fdinfo.
     """
     try:
-        with open(f"/proc/self/fdinfo/{pidfd}", encoding="ascii") as file:
+        with Path(f"/proc/self/fdinfo/{pidfd}").open(encoding="ascii") as file:
             for line in file:
                 if line.startswith("Pid:"):
                     return max(int(line.split()[1]), 0)

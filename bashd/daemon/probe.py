@@ -47,7 +47,7 @@ async def probe_runner(
 
 async def _run_probe(runner: str, places: Places, cells: SessionCells) -> str | None:
     workspace = f"{places.tmp_dir}/workspace"
-    os.mkdir(workspace)
+    os.mkdir(workspace)  # noqa: PTH102 - one call on the daemon's own folder
     policy = Policy("probe", mode=Mode.WORKSPACE_WRITE)
     slot = await cells.obtain(Mode.WORKSPACE_WRITE, runner, workspace, policy)
     spare = await slot.cell.take_spare()
@@ -76,7 +76,7 @@ async def _run_probe(runner: str, places: Places, cells: SessionCells) -> str | 
         raise RunnerFailedError("the cell ended during the probe")
     if exited.status != 0 or said.strip() != word:
         return f"the probe's walls did not hold (status {exited.status}): {why or said}"
-    if os.listdir(places.output_dir):
+    if os.listdir(places.output_dir):  # noqa: PTH208
         return "the probe wrote where it must not"
     return None
 
@@ -86,4 +86,3 @@ def _read(fd: int) -> str:
         return os.read(fd, _OUTPUT_BYTES).decode(errors="replace")
     except BlockingIOError:
         return ""
-

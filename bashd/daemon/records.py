@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 
 class Records:
@@ -81,4 +81,4 @@ def _read(path: Path) -> dict[str, Any] | None:
         content = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else None

@@ -44,8 +44,12 @@ class Restore:
     sessions: Sessions
     tasks: TaskTable
     background: Background
-    _known: dict[str, tuple[Session, BuiltCell]] = field(default_factory=dict)
-    _waiting: dict[tuple[str, int], Task] = field(default_factory=dict)
+    _known: dict[str, tuple[Session, BuiltCell]] = field(
+        default_factory=dict[str, "tuple[Session, BuiltCell]"]
+    )
+    _waiting: dict[tuple[str, int], Task] = field(
+        default_factory=dict["tuple[str, int]", Task]
+    )
     _all_brought: trio.Event = field(default_factory=trio.Event)
 
     async def load(self) -> None:
@@ -90,7 +94,9 @@ class Restore:
             )
             recall.restore_result(task, record)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            logger.warning("a task of session %s is lost: %s", session.session_id, error)
+            logger.warning(
+                "a task of session %s is lost: %s", session.session_id, error
+            )
             return
         self.tasks.add(task)
         for store in stores:
@@ -99,7 +105,7 @@ class Restore:
             session.active += 1
             self._waiting[task.cell_id or "", task.serial] = task
         elif not task.announced:
-            session.notices.append(task)
+            session.notices.append(task.task_id)
 
     def find(self, cell_id: str) -> KnownCell | None:
         """Return the cell of a record, for whoever claims to bring it."""

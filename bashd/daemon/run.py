@@ -120,13 +120,11 @@ async def drive(
     marker = spare.marker = tree.MARKER + run_id.encode()
     async with trio.open_nursery() as nursery:
         drains = Drains(nursery)
-        drains.start(
-            out_fd, stdout, on_progress=on_progress, follower=followers[0]
+        drains.start(out_fd, stdout, on_progress=on_progress, follower=followers[0])
+        drains.start(err_fd, stderr, on_progress=on_progress, follower=followers[1])
+        ladder_ends = await _wait_end(
+            spare, timeout_s, grace_s, stop=stop, marker=marker
         )
-        drains.start(
-            err_fd, stderr, on_progress=on_progress, follower=followers[1]
-        )
-        ladder_ends = await _wait_end(spare, timeout_s, grace_s, stop, marker)
         bound = grace_s
         if ladder_ends is not None:
             bound = max(ladder_ends - trio.current_time(), _LAST_LOOK_S)
@@ -140,7 +138,12 @@ async def drive(
 
 
 async def _wait_end(
-    spare: Spare, timeout_s: float | None, grace_s: float, stop: Stop, marker: bytes
+    spare: Spare,
+    timeout_s: float | None,
+    grace_s: float,
+    *,
+    stop: Stop,
+    marker: bytes,
 ) -> float | None:
     """Wait until the shell has exited; returns when the ladder ends, if it began."""
     deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s

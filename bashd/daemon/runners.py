@@ -46,7 +46,7 @@ class Runners:
     """``auto``, ``bwrap`` or ``landlock``, from the config."""
     probe: Probe
     probe_timeout_s: float
-    verdicts: dict[str, str | None] = field(default_factory=dict)
+    verdicts: dict[str, str | None] = field(default_factory=dict[str, "str | None"])
     """Runner to the reason it cannot be used; None when it can."""
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
@@ -102,8 +102,8 @@ def probe_script(canary: str) -> tuple[str, str]:
     """
     word = secrets.token_hex(8)
     command = (
-        f"echo {word} > probe-{word} && echo {word} > \"$TMPDIR/probe-{word}\""
+        f'echo {word} > probe-{word} && echo {word} > "$TMPDIR/probe-{word}"'
         f" && ! (echo {word} > {canary}/probe-{word}) 2>/dev/null"
-        f" && cat probe-{word} && rm probe-{word} \"$TMPDIR/probe-{word}\""
+        f' && cat probe-{word} && rm probe-{word} "$TMPDIR/probe-{word}"'
     )
     return command, word

@@ -36,10 +36,12 @@ from bashd.daemon.cell import Cell
 from bashd.daemon.cells import Environment, Tools
 from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.detach import run_or_detach
+from bashd.daemon.evidence import Evidence
 from bashd.daemon.execution import Command, Execution
 from bashd.daemon.folders import DaemonFolders
 from bashd.daemon.foreground import Foreground, ForegroundRun
 from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.judgement import Judge
 from bashd.daemon.output import StreamStore
 from bashd.daemon.policies import PolicyStore, User
 from bashd.daemon.probe import probe_runner
@@ -107,8 +109,13 @@ class Service:
         )
         self._policies = PolicyStore(ceilings=config.ceilings)
         self._users: dict[str, tuple[User, Ceiling]] = {}
-        self.execution = Execution(config, self.runners, self._load_policy)
-        self._foreground = Foreground(self.execution)
+        self.evidence = Evidence()
+        self._environment.records_on = lambda: self.evidence.on
+        self.execution = Execution(
+            config, self.runners, self._load_policy, self.evidence
+        )
+        self._judge = Judge(self.evidence)
+        self._foreground = Foreground(self.execution, self._judge)
         self._started = trio.current_time()
         self._cwd = config.executor.cwd or os.getcwd()
         self._nursery: trio.Nursery | None = None
@@ -125,8 +132,10 @@ class Service:
         """Run until cancelled; says *started* when handlers may be called."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            await nursery.start(self.evidence.run)
             self._background = Background(
                 self.execution,
+                self._judge,
                 self.tasks,
                 self.records,
                 nursery,
@@ -137,10 +146,10 @@ class Service:
             session_calls = SessionCalls(
                 self.sessions,
                 self.tasks,
-                self.execution,
-                self.runners,
-                self._background,
-                self.forget_user,
+                execution=self.execution,
+                runners=self.runners,
+                background=self._background,
+                forget=self.forget_user,
             )
             self._handlers = {
                 "daemon.status": self._status,
@@ -330,7 +339,7 @@ class Service:
             session,
             command,
             self._stores(session, command.spec, file_from_start=True),
-            call,
+            call=call,
             owner=inner.owner,
             limit_s=params.limit_ms / 1000,
             stream=inner.stream,

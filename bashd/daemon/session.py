@@ -21,8 +21,7 @@ from bashd.daemon.output import OutputBudget, OutputDirectory, StreamStore
 from bashd.daemon.session_log import SessionLog
 
 if TYPE_CHECKING:
-    from bashd.daemon.execution import Ready
-    from bashd.daemon.task import Task
+    from bashd.daemon.ready import Ready
 
 
 @dataclass(slots=True, eq=False)
@@ -46,19 +45,17 @@ class Session:
     """Found again by uid and cwd instead of by its id."""
     anonymous: bool = False
     """Of callers without a session: no BASHD_SESSION_ID, never listed."""
-    ambient: dict[str, str] = field(default_factory=dict)
+    ambient: dict[str, str] = field(default_factory=dict[str, str])
     """The caller's environment as it was sent when the session was opened."""
     environments: dict[tuple[str, str | None], tuple[dict[str, str], Ready]] = field(
-        default_factory=dict[
-            "tuple[str, str | None]", "tuple[dict[str, str], Ready]"
-        ]
+        default_factory=dict["tuple[str, str | None]", "tuple[dict[str, str], Ready]"]
     )
     """Environments composed from *ambient*, by policy digest and runner."""
     bashd_home: str | None = None
     """The caller's own ``$BASHD_HOME``, which the scrub takes from the rest."""
     env_removed: tuple[str, ...] = ()
-    notices: list[Task] = field(default_factory=list["Task"])
-    """Settled tasks that no subscriber has been told of yet."""
+    notices: list[str] = field(default_factory=list[str])
+    """Ids of settled tasks that no subscriber has been told of yet."""
     spilled: list[StreamStore] = field(default_factory=list[StreamStore])
     """Stores of foreground runs whose spill files were advertised."""
     created_at: float = field(default_factory=time.time)

@@ -39,6 +39,7 @@ class SessionCalls:
         self,
         sessions: Sessions,
         tasks: TaskTable,
+        *,
         execution: Execution,
         runners: Runners,
         background: Background,
@@ -96,9 +97,7 @@ class SessionCalls:
         return await self._info(session)
 
     async def _get(self, call: Call, params: SessionParams) -> SessionInfo:
-        return await self._info(
-            self._sessions.find(call.caller.uid, params.session_id)
-        )
+        return await self._info(self._sessions.find(call.caller.uid, params.session_id))
 
     async def _list(self, call: Call, _: Empty) -> SessionList:
         infos = [

@@ -181,7 +181,7 @@ class Sessions:
 
     async def remove_strays(self) -> None:
         """Remove folders of sessions that no record tells of."""
-        for name in os.listdir(self._folders.sessions_dir):
+        for name in [path.name for path in self._folders.sessions_dir.iterdir()]:
             if name in self._by_id:
                 continue
             places = self._folders.places(name)

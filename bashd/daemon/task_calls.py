@@ -95,9 +95,7 @@ class TaskCalls:
         while params.wait and store.total <= params.offset and not task.settled:
             await task.progress.wait()
         settled = task.settled
-        span = store.read_range(
-            params.offset, min(params.limit_bytes, _MOST_LOG_BYTES)
-        )
+        span = store.read_range(params.offset, min(params.limit_bytes, _MOST_LOG_BYTES))
         return TaskLogsResult(
             data_b64=base64.b64encode(span.data).decode("ascii"),
             offset=span.start,
@@ -133,11 +131,14 @@ class TaskCalls:
 
             client.closed.subscribe(leave)
         pending, session.notices = session.notices, []
-        for task in pending:
+        for task_id in pending:
+            task = self._tasks.find(call.caller.uid, task_id)
+            if task is None:
+                continue
             if await client.notify("task.done", TaskDone(task.info())):
                 self._mark_announced(task)
             else:
-                session.notices.append(task)
+                session.notices.append(task_id)
         return Empty()
 
     def announce(self, task: Task) -> None:
@@ -147,7 +148,7 @@ class TaskCalls:
         if any(told):
             self._mark_announced(task)
         else:
-            task.session.notices.append(task)
+            task.session.notices.append(task.task_id)
 
     def _mark_announced(self, task: Task) -> None:
         task.announced = True

@@ -60,7 +60,7 @@ def _connect(name: str, uid: int) -> socket.socket:
         # struct ucred, unix(7): who called listen() on the other end.
         answer = channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         if struct.unpack("iII", answer)[1] != uid:
-            raise PermissionError("another user answers at home")
+            raise PermissionError("another user answers at home")  # noqa: TRY301
     except BaseException:
         channel.close()
         raise

@@ -11,7 +11,7 @@ import errno
 import os
 import platform
 import struct
-from typing import Final
+from typing import Any, Final
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_locked = ctypes.PyDLL(None, use_errno=True)
@@ -176,6 +176,9 @@ def clone_sibling(cgroup_fd: int = -1) -> int:
 
 
 _SIGINFO_BYTES: Final = 128
+# asm-generic/siginfo.h
+_CLD_EXITED: Final = 1
+_CLD_DUMPED: Final = 3
 _RUSAGE: Final = struct.Struct("=4q14q")
 
 
@@ -196,8 +199,10 @@ def peek_exit(pid: int) -> tuple[int, int, int] | None:
     _, _, code, _, si_pid, _, si_status = struct.unpack_from("=iiiiiIi", info.raw)
     if si_pid == 0:
         return None
-    exited = code == 1  # CLD_EXITED; CLD_KILLED is 2, CLD_DUMPED 3
-    status = si_status << 8 if exited else si_status | (0x80 if code == 3 else 0)
+    exited = code == _CLD_EXITED
+    status = (
+        si_status << 8 if exited else si_status | (0x80 if code == _CLD_DUMPED else 0)
+    )
     fields = _RUSAGE.unpack(usage.raw)
     cpu_us = (fields[0] + fields[2]) * 1_000_000 + fields[1] + fields[3]
     return status, cpu_us, fields[4]
@@ -234,13 +239,16 @@ def open_no_symlinks(path: str, flags: int) -> int:
 
 
 def close_range(first: int, last: int) -> None:
-    """Close every descriptor from *first* to *last*. Source: close_range(2), 5.9."""
+    """Close a run of descriptors, *first* and *last* included.
+
+    Source: close_range(2), Linux 5.9.
+    """
     if last >= first:
         os.closerange(first, last + 1)
 
 
 def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Give the blocks of a byte range back to the file system; the size stays.
+    """Return the blocks of a byte range to the file system; the size stays.
 
     Source: fallocate(2), FALLOC_FL_PUNCH_HOLE.
     """
@@ -255,13 +263,63 @@ def punch_hole(fd: int, offset: int, length: int) -> None:
         raise OSError(code, f"fallocate: {os.strerror(code)}")
 
 
+# linux/inotify.h
+IN_CREATE: Final = 0x00000100
+IN_MOVED_TO: Final = 0x00000080
+IN_MOVED_FROM: Final = 0x00000040
+IN_DELETE: Final = 0x00000200
+IN_Q_OVERFLOW: Final = 0x00004000
+IN_IGNORED: Final = 0x00008000
+IN_ISDIR: Final = 0x40000000
+_IN_ONLYDIR: Final = 0x01000000
+_IN_DONT_FOLLOW: Final = 0x02000000
+_IN_EXCL_UNLINK: Final = 0x04000000
+INOTIFY_EVENT: Final = struct.Struct("=iIII")
+"""wd, mask, cookie and the length of the name behind it."""
+
+
+def inotify_init() -> int:
+    """Return a new non-blocking, close-on-exec inotify descriptor.
+
+    Source: inotify_init1(2).
+    """
+    fd = _libc.inotify_init1(ctypes.c_int(os.O_NONBLOCK | os.O_CLOEXEC))
+    if fd < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"inotify_init1: {os.strerror(code)}")
+    return int(fd)
+
+
+def watch_folder(fd: int, path: str) -> int:
+    """Watch what is made, removed and renamed in a folder; returns the watch's number.
+
+    A folder that has a watch already keeps it: the number is the same. Follows no link
+    in the last component. Source: inotify_add_watch(2).
+    """
+    mask = IN_CREATE | IN_MOVED_TO | IN_MOVED_FROM | IN_DELETE
+    mask |= _IN_ONLYDIR | _IN_DONT_FOLLOW | _IN_EXCL_UNLINK
+    number = _libc.inotify_add_watch(
+        ctypes.c_int(fd), os.fsencode(path), ctypes.c_uint32(mask)
+    )
+    if number < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"inotify_add_watch: {os.strerror(code)}", path)
+    return int(number)
+
+
 def unshare(flags: int) -> None:
-    """Leave namespaces of this thread. Source: unshare(2)."""
+    """Leave the namespaces named by *flags*, with this thread.
+
+    Source: unshare(2).
+    """
     _syscall("unshare", _number("unshare"), ctypes.c_int(flags))
 
 
 def setns(fd: int, nstype: int = 0) -> None:
-    """Enter the namespace behind *fd* with this thread. Source: setns(2)."""
+    """Move this thread into the namespace behind *fd*.
+
+    Source: setns(2).
+    """
     _syscall("setns", _number("setns"), ctypes.c_int(fd), ctypes.c_int(nstype))
 
 
@@ -299,7 +357,8 @@ class Landlock:
     """
 
     def __init__(self, fs: int, net: int = 0, scoped: int = 0) -> None:
-        from landlock import plumbing
+        # Here, so that the daemon, which only asks for the ABI, need not load it.
+        from landlock import plumbing  # noqa: PLC0415
 
         class _Attr(plumbing.RulesetAttr):
             _fields_ = [("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]  # noqa: RUF012
@@ -311,11 +370,12 @@ class Landlock:
         # An older kernel takes a shorter struct and refuses one with unknown bits.
         size = 24 if scoped else 16 if net else 8
         ctypes.set_errno(0)
-        self._plumbing = plumbing
-        self.fd: int = plumbing.get_create_ruleset()(ctypes.byref(attr), size, 0)
+        # Its functions are partial objects without types.
+        self._plumbing: Any = plumbing
+        self.fd = int(self._plumbing.get_create_ruleset()(ctypes.byref(attr), size, 0))
         if self.fd < 0:
             raise OSError(ctypes.get_errno(), "landlock_create_ruleset")
-        os.set_inheritable(self.fd, False)
+        os.set_inheritable(self.fd, False)  # noqa: FBT003 - as os spells it
 
     def allow_fd(self, parent_fd: int, access: int) -> None:
         """Allow *access* on the file or everything beneath the folder *parent_fd*."""

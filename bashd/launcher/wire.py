@@ -43,6 +43,12 @@ RUNNING: Final = b"x"
 STEP_FAILED: Final = b"f"
 
 
+_MAX_DIGITS: Final = 20
+"""Of a 64-bit number."""
+_FIXED_FIELDS: Final = 7
+"""Of a request, before its environment."""
+
+
 class WireError(ValueError):
     """A message that does not follow this file."""
 
@@ -66,7 +72,7 @@ def unpack(message: bytes, count: int | None = None) -> list[bytes]:
 def number(field: bytes) -> int:
     """Parse a decimal integer of at most 20 digits."""
     text = field[1:] if field[:1] == b"-" else field
-    if not text.isdigit() or len(text) > 20:
+    if not text.isdigit() or len(text) > _MAX_DIGITS:
         raise WireError(f"not a number: {field[:32]!r}")
     return int(field)
 
@@ -103,8 +109,16 @@ class Hello(NamedTuple):
         """Parse a packet from a cell."""
         _expect_fds("hello", fds, 0)
         values = [number(field) for field in unpack(message, 8)]
+        pid, uid, gid, abi, scoped, seccomp, no_new_privs, capabilities = values
         return cls(
-            *values[:4], bool(values[4]), bool(values[5]), bool(values[6]), values[7]
+            pid,
+            uid,
+            gid,
+            abi,
+            bool(scoped),
+            bool(seccomp),
+            bool(no_new_privs),
+            capabilities,
         )
 
 
@@ -269,7 +283,7 @@ class Request(NamedTuple):
     def decode(cls, message: bytes) -> Request:
         """Parse a packet from the daemon."""
         fields = unpack(message)
-        if len(fields) < 7:
+        if len(fields) < _FIXED_FIELDS:
             raise WireError(f"request has only {len(fields)} fields")
         limits: list[tuple[int, int]] = []
         for pair in fields[6].split(b",") if fields[6] else ():

@@ -109,9 +109,11 @@ def test_skipped_bytes_are_counted_and_what_came_before_them_is_gone():
 
 
 def test_exactly_the_cap_holds():
-    held = {"max_bytes": 500, "max_spill_bytes": 10_000, "spilled": False}
-    assert next_spill(499, 1, **held) is Spill.HOLD
-    assert next_spill(500, 1, **held) is Spill.CREATE
+    def decide(held: int) -> Spill:
+        return next_spill(held, 1, max_bytes=500, max_spill_bytes=10_000, spilled=False)
+
+    assert decide(499) is Spill.HOLD
+    assert decide(500) is Spill.CREATE
 
 
 def test_a_first_overflow_beyond_the_longest_file_makes_none():
@@ -177,7 +179,10 @@ def test_a_delta_keeps_back_at_most_an_unfinished_character(data):
     text, used = decode_delta(data, final=False)
     assert len(data) - used <= 3
     assert text == data[:used].decode("utf-8", "replace")
-    assert decode_delta(data, final=True) == (data.decode("utf-8", "replace"), len(data))
+    assert decode_delta(data, final=True) == (
+        data.decode("utf-8", "replace"),
+        len(data),
+    )
 
 
 def test_a_delta_names_stderr_on_a_line_of_its_own():
