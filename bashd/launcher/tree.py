@@ -51,9 +51,7 @@ def read_process(pid: int) -> Process | None:
         return None
     # The name in parentheses may itself hold spaces and parentheses.
     fields = text[text.rfind(b")") + 2 :].split()
-    return Process(
-        pid, fields[0].decode(), *(int(fields[at]) for at in (1, 2, 3, 19))
-    )
+    return Process(pid, fields[0].decode(), *(int(fields[at]) for at in (1, 2, 3, 19)))
 
 
 def process_table() -> list[Process]:

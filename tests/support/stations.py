@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bashd.core.errors import UnknownSessionError
 from tests.support.accounts import Account, as_user
 from tests.support.callers import client
 from tests.support.enclosure import describe
@@ -237,7 +238,8 @@ def _session(
         try:
             yield opened
         finally:
-            opened.sessions.close(session_id)
+            with contextlib.suppress(UnknownSessionError):  # the test closed it
+                opened.sessions.close(session_id)
 
 
 @pytest.fixture(scope="session")

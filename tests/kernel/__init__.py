@@ -1,0 +1,1 @@
+"""What the kernel is asked to do, asked of a real kernel."""
