@@ -53,6 +53,9 @@ class Limits:
     cpu_weight: int | None = None
     """1 to 10000, as cgroup v2 counts; None leaves the kernel's 100."""
     cpu_s: int | None = None
+    wall_s: int | None = None
+    """Seconds a foreground command may take, instead of the executor's own default and
+    cap; None leaves those."""
     file_size_bytes: int | None = None
     open_files: int | None = None
     core_bytes: int | None = None

@@ -210,6 +210,12 @@ KEYS: Final[Mapping[str, Key]] = {
         limit(1, 10_000), Order.LIMIT, "Share of the processor; the kernel's is 100."
     ),
     "limits.cpu_s": Key(limit(), Order.LIMIT, "Seconds of processor time a process."),
+    "limits.wall_s": Key(
+        limit(),
+        Order.LIMIT,
+        "Seconds a foreground command may take, instead of the executor's default and"
+        " cap.",
+    ),
     "limits.file_size_bytes": Key(limit(0), Order.LIMIT, "Largest file written."),
     # Fewer would not let bash and the loader start. Source: the descriptors bash
     # itself uses (0-2, 10 and 255) and those of a dynamically linked program.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import posixpath
+from dataclasses import replace
 
 from bashd.core.errors import InvalidParamsError
 from bashd.core.model import ExecRequest, ExecSpec
@@ -55,6 +56,23 @@ def resolve_request(
         env=request.env,
         managed_env=request.managed_env,
     )
+
+
+def with_wall_limit(
+    spec: ExecSpec, wall_s: float | None, asked_ms: float | None
+) -> ExecSpec:
+    """Return *spec* with the time that its policy gives it.
+
+    Args:
+        spec: Resolved.
+        wall_s: The policy's limit; None leaves the executor's default and cap.
+        asked_ms: The timeout that the caller asked for, before any cap.
+    """
+    if wall_s is None:
+        return spec
+    limit_ms = wall_s * 1000
+    wanted = limit_ms if asked_ms is None else min(asked_ms, limit_ms)
+    return replace(spec, timeout_ms=_plain(wanted))
 
 
 def _require_positive(name: str, value: float) -> None:

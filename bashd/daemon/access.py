@@ -34,6 +34,8 @@ class ConfinedAs:
     session_id: str | None = None
     """None: it is confined, but no live cell is known to hold it."""
     mode: Mode | None = None
+    policy: str | None = None
+    """Name of the policy that its cell was built from."""
 
 
 ReachOfTask = Callable[[str], ConfinedAs | None]
@@ -143,13 +145,14 @@ def _narrow_exec(
         )
     if params.mode is None:
         # Its session's mode may be wider than the cell it speaks from.
-        return replace(params, mode=ceiling)
-    if params.mode.is_wider_than(ceiling):
+        params = replace(params, mode=ceiling)
+    elif params.mode.is_wider_than(ceiling):
         raise NotAllowedError(
             f"{method} is refused: {params.mode} is wider than {ceiling}, to which"
             " the calling process is confined"
         )
-    return params
+    # And so may its session's policy: a call may have named a narrower one.
+    return replace(params, policy=confined.policy)
 
 
 def _check_session(method: str, session_id: str | None, confined: ConfinedAs) -> None:

@@ -68,6 +68,8 @@ class BuiltCell:
     gaps: tuple[str, ...]
     masked: tuple[str, ...]
     protected: tuple[str, ...]
+    policy: str | None = None
+    """Name of the policy; what is called from inside gets no other."""
     groups: tuple[str, ...] = ()
     """Folders of its cgroup, one a hierarchy; empty where it has none."""
 
@@ -264,6 +266,7 @@ class SessionCells:
                 *(path for path, _ in found.protected),
                 *found.anchors,
             ),
+            policy=policy.name,
             groups=() if groups is None else groups.folders,
         )
         spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))

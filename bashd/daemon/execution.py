@@ -19,6 +19,7 @@ from bashd.core.environment import Facts, choose_bashd_home, compose
 from bashd.core.errors import RunnerFailedError, StartError
 from bashd.core.model import ExecSpec, Mode, Usage
 from bashd.core.policy import Policy
+from bashd.core.resolve import with_wall_limit
 from bashd.daemon import survey
 from bashd.daemon.cell import Spare
 from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot
@@ -97,9 +98,10 @@ class Execution:
         workdir: str | None,
         ambient: dict[str, str],
         already_removed: tuple[str, ...],
+        asked_timeout_ms: float | None = None,
         stdin_fd: int | None = None,
     ) -> Command:
-        """Decide mode, policy, runner and environment of a call.
+        """Decide mode, policy, time, runner and environment of a call.
 
         Raises:
             SandboxUnavailableError: Nothing can confine it.
@@ -107,6 +109,7 @@ class Execution:
         """
         mode = spec.sandbox_mode or session.mode_override
         policy = await self._load_policy(session, spec.policy, mode)
+        spec = with_wall_limit(spec, policy.limits.wall_s, asked_timeout_ms)
         runner = await self._runners.choose(policy.mode)
         run_id = secrets.token_hex(8)
         ready = self._environment(

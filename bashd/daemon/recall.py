@@ -31,6 +31,7 @@ def session_record(session: Session) -> dict[str, Any]:
         "approval": session.approval,
         "is_default": session.is_default,
         "anonymous": session.anonymous,
+        "job": session.job,
         "ambient": session.ambient,
         "env_removed": list(session.env_removed),
         "created_at": session.created_at,

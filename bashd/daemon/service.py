@@ -239,14 +239,13 @@ class Service:
     def cell_of(self, pid: int) -> ConfinedAs | None:
         """Return the live cell that holds a process; None if none is known to."""
         leaders = {
-            cell.process.pid: (session.session_id, Mode(cell.mode))
+            cell.process.pid: (session, cell)
             for session in self.sessions
             for cell in session.cells.live()
         }
         for ancestor in _ancestors(pid):
             if ancestor in leaders:
-                session_id, mode = leaders[ancestor]
-                return ConfinedAs(session_id, mode) if mode.confines else None
+                return _reach(*leaders[ancestor])
         return None
 
     def reach_of_task(self, caller: Any, task_id: str) -> ConfinedAs | None:
@@ -350,7 +349,9 @@ class Service:
         if params.session_id is not None:
             session = self.sessions.find(identity.uid, params.session_id)
         elif params.cwd is not None:
-            session = await self.sessions.default(identity, params.cwd)
+            session = await self.sessions.default(
+                identity, params.cwd, job=params.job
+            )
         else:
             root = self.config.sandbox.workspace_root
             session = await self.sessions.default(
@@ -397,7 +398,12 @@ class Service:
         if session.anonymous and workdir is None and self._cwd != session.cwd:
             workdir = self._cwd
         return await self.execution.prepare(
-            session, spec, workdir=workdir, ambient=ambient, already_removed=removed
+            session,
+            spec,
+            workdir=workdir,
+            ambient=ambient,
+            already_removed=removed,
+            asked_timeout_ms=params.timeout_ms,
         )
 
     def _stores(
@@ -474,6 +480,15 @@ class Service:
     def forget_user(self, session: Session) -> None:
         """Drop what was remembered for a session that has closed."""
         self._users.pop(session.session_id, None)
+
+
+def _reach(session: Session, cell: Cell) -> ConfinedAs | None:
+    mode = Mode(cell.mode)
+    if not mode.confines:
+        return None
+    built = session.cells.built.get(cell.cell_id)
+    policy = None if built is None else built.policy
+    return ConfinedAs(session.session_id, mode, policy)
 
 
 def _group_names(identity: Identity) -> list[str]:

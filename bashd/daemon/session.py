@@ -45,6 +45,8 @@ class Session:
     """Found again by uid and cwd instead of by its id."""
     anonymous: bool = False
     """Of callers without a session: no BASHD_SESSION_ID, never listed."""
+    job: str | None = None
+    """Tells default sessions of one folder apart: one CI job from the next."""
     ambient: dict[str, str] = field(default_factory=dict[str, str])
     """The caller's environment as it was sent when the session was opened."""
     environments: dict[tuple[str, str | None], tuple[dict[str, str], Ready]] = field(

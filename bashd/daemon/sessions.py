@@ -24,8 +24,8 @@ from bashd.daemon.session_log import SessionLog
 
 _CLOSE_TIMEOUT_S = 30.0
 
-DefaultKey = tuple[int, str, bool]
-"""uid, canonical folder, and whether it is for callers without a session."""
+DefaultKey = tuple[int, str, bool, str | None]
+"""uid, canonical folder, whether it is for callers without a session, and the job."""
 
 
 class Sessions:
@@ -72,11 +72,19 @@ class Sessions:
         return session
 
     async def default(
-        self, identity: Identity, cwd: str, *, anonymous: bool = False
+        self,
+        identity: Identity,
+        cwd: str,
+        *,
+        anonymous: bool = False,
+        job: str | None = None,
     ) -> Session:
-        """Return the caller's default session for *cwd*, opened on first use."""
+        """Return the caller's default session for *cwd*, opened on first use.
+
+        Those of different jobs in one folder have nothing in common.
+        """
         path = (await run_as(identity, lambda: survey.find_workdir(cwd))).path
-        key = (identity.uid, path, anonymous)
+        key = (identity.uid, path, anonymous, job)
         session = self._defaults.get(key)
         if session is not None and not session.closing:
             return session
@@ -86,6 +94,7 @@ class Sessions:
                 session = await self._open(identity, path)
                 session.is_default = True
                 session.anonymous = anonymous
+                session.job = job
                 self._defaults[key] = session
                 self.save(session)
         self._opening.pop(key, None)
@@ -172,6 +181,7 @@ class Sessions:
         session.approval = record["approval"]
         session.is_default = record["is_default"]
         session.anonymous = record["anonymous"]
+        session.job = record.get("job")
         session.ambient = record["ambient"]
         session.env_removed = tuple(record["env_removed"])
         session.created_at = record["created_at"]
@@ -236,4 +246,4 @@ class Sessions:
 
 
 def _default_key(uid: int, session: Session) -> DefaultKey:
-    return (uid, session.cwd, session.anonymous)
+    return (uid, session.cwd, session.anonymous, session.job)

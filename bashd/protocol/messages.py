@@ -158,6 +158,8 @@ class ExecParams:
     """None: the caller's default session for *cwd*."""
     cwd: str | None = None
     """Only without *session_id*: root and default workdir of the default session."""
+    job: str | None = None
+    """Only with *cwd*: a default session of this job's own, such as a CI job."""
     workdir: str | None = None
     timeout_ms: int | float | None = None
     env: dict[str, str | None] | None = None
