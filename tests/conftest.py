@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from tests.support.accounts import Account
 
-pytest_plugins = ["tests.support.strict", "tests.support.stations"]
+pytest_plugins = [
+    "tests.support.strict",
+    "tests.support.stations",
+    "tests.support.audit",
+]
 
 RUNNERS = ("bwrap", "landlock")
 

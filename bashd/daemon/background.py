@@ -15,14 +15,15 @@ from bashd.core.model import SandboxFacts, TaskStatus
 from bashd.daemon import recall
 from bashd.daemon.cell import Spare
 from bashd.daemon.cells import BuiltCell
+from bashd.daemon.evidence import Trail
 from bashd.daemon.execution import (
     Command,
     Execution,
     Started,
     feed,
-    judge,
     stdin_pipe,
 )
+from bashd.daemon.judgement import Case, Judge
 from bashd.daemon.output import StreamStore
 from bashd.daemon.pidfd import host_pid
 from bashd.daemon.records import Records
@@ -40,6 +41,7 @@ class Background:
     """Starts tasks in the service's nursery, settles them and keeps their records."""
 
     execution: Execution
+    judge: Judge
     tasks: TaskTable
     records: Records
     nursery: trio.Nursery
@@ -163,7 +165,9 @@ class Background:
             followers=followers,
             announce=announce,
         )
-        return ended, _facts(started.slot.built, ended, task)
+        return ended, await self._facts(
+            started.slot.built, ended, task, started.trail, command.environment.removed
+        )
 
     def save(self, task: Task) -> None:
         """Keep the task's record up to date."""
@@ -207,7 +211,33 @@ class Background:
         task.host_pid = host_pid(spare.pidfd)
         self.nursery.start_soon(self._see_resumed, task, spare, built)
 
+    async def _facts(
+        self,
+        built: BuiltCell,
+        ended: Ended,
+        task: Task,
+        trail: Trail | None,
+        env_removed: tuple[str, ...] = (),
+    ) -> SandboxFacts | None:
+        facts = await self.judge.facts(
+            Case(
+                task.session,
+                built,
+                ended,
+                task.stderr,
+                task.command,
+                task.workdir,
+                env_removed,
+                trail,
+            )
+        )
+        # Full access: a foreground result says so, a task carries no facts.
+        return facts if facts.mode.confines else None
+
     async def _see_resumed(self, task: Task, spare: Spare, built: BuiltCell) -> None:
+        trail = self.judge.evidence.begin(
+            spare.pidfd, covered=built.logged, resumed=True
+        )
         if task.status is TaskStatus.KILLED:
             # The kill had begun and its ladder died with the daemon.
             task.stop.request(KILL)
@@ -222,7 +252,7 @@ class Background:
             stop=task.stop,
             on_progress=task.notice_progress,
         )
-        self._settle(task, ended, _facts(built, ended, task))
+        self._settle(task, ended, await self._facts(built, ended, task, trail))
 
     def settle_lost(self, task: Task) -> None:
         """Settle a task that ran when the daemon died and that nobody brought back."""
@@ -263,12 +293,6 @@ def _new_task(
         stop=Stop(),
         deadline_at=None if deadline_s is None else time.time() + deadline_s,
     )
-
-
-def _facts(built: BuiltCell, ended: Ended, task: Task) -> SandboxFacts | None:
-    facts = judge(built, ended, task.stderr, task.workdir)
-    # Full access: a foreground result says so, a task carries no facts.
-    return facts if facts.mode.confines else None
 
 
 def _runner_failed(command: Command) -> SandboxFacts:

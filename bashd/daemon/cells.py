@@ -47,6 +47,10 @@ def _nothing() -> None:
     return None
 
 
+def _never() -> bool:
+    return False
+
+
 class CellKey(NamedTuple):
     """Everything that makes one cell of a session different from another."""
 
@@ -72,6 +76,15 @@ class BuiltCell:
     """Name of the policy; what is called from inside gets no other."""
     groups: tuple[str, ...] = ()
     """Folders of its cgroup, one a hierarchy; empty where it has none."""
+    writable: tuple[str, ...] = ()
+    network: str = "host"
+    granted: tuple[str, ...] = ()
+    """Paths of sockets that the policy grants."""
+    unix_sockets: bool = True
+    """Whether Unix sockets can be opened at all."""
+    logged: bool = False
+    """The filter logs Landlock layers that programs put on themselves, so that silence
+    of the kernel's records means something."""
 
 
 @dataclass(slots=True)
@@ -136,6 +149,8 @@ class Environment:
     """How keepers find a new daemon; None: cells end with this one."""
     guarded: tuple[str, ...] = ()
     """The daemon's own configuration: protected in every writable root."""
+    records_on: Callable[[], bool] = _never
+    """Whether the kernel records refusals and they are read."""
 
 
 @dataclass(slots=True)
@@ -191,6 +206,8 @@ class SessionCells:
             return False
         if not key.mode.confines:
             return True
+        if self.environment.records_on() and not slot.built.logged:
+            return False
         if self.environment.mounts.check() != slot.generation:
             return False
 
@@ -268,6 +285,11 @@ class SessionCells:
             ),
             policy=policy.name,
             groups=() if groups is None else groups.folders,
+            writable=plan.writable,
+            network=policy.network,
+            granted=found.sockets,
+            unix_sockets=key.runner == BWRAP or policy.sockets.unix,
+            logged=self.environment.records_on(),
         )
         spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))
         limits = await self._rlimits(key, policy)
@@ -344,6 +366,7 @@ class SessionCells:
                     unix_sockets=key.runner == BWRAP or policy.sockets.unix,
                     inet_sockets=network.inet_sockets,
                     namespaces=policy.namespaces,
+                    log_layers=self.environment.records_on(),
                 )
             )
         if confined and key.runner == BWRAP:

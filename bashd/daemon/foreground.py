@@ -20,10 +20,10 @@ from bashd.daemon.execution import (
     Command,
     Execution,
     feed,
-    judge,
     stdin_pipe,
     usage,
 )
+from bashd.daemon.judgement import Case, Judge
 from bashd.daemon.output import StreamStore
 from bashd.daemon.run import ABORT, TIMEOUT, Ended, Stop
 from bashd.daemon.session import Session
@@ -69,6 +69,7 @@ class Foreground:
     """Runs prepared commands for calls."""
 
     execution: Execution
+    judge: Judge
 
     async def run(
         self,
@@ -170,7 +171,18 @@ class Foreground:
                 "the cell broke while the command ran:"
                 f" {started.spare.cell.diagnosis()}; the next call gets a fresh one"
             )
-        facts = judge(started.slot.built, ended, stderr, started.workdir.path)
+        facts = await self.judge.facts(
+            Case(
+                session,
+                started.slot.built,
+                ended,
+                stderr,
+                command.spec.command,
+                started.workdir.path,
+                command.environment.removed,
+                started.trail,
+            )
+        )
         result = RunResult(
             exit_code=ended.exit_code,
             signal=ended.signal,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 
 def host_pid(pidfd: int) -> int:
@@ -11,10 +11,12 @@ def host_pid(pidfd: int) -> int:
     Source: pidfd_open(2), the Pid line of /proc/self/fdinfo.
     """
     try:
-        with Path(f"/proc/self/fdinfo/{pidfd}").open(encoding="ascii") as file:
-            for line in file:
-                if line.startswith("Pid:"):
-                    return max(int(line.split()[1]), 0)
-    except (OSError, ValueError):
+        fd = os.open(f"/proc/self/fdinfo/{pidfd}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return 0
-    return 0
+    try:
+        text = os.read(fd, 512)
+    finally:
+        os.close(fd)
+    _, found, rest = text.partition(b"\nPid:\t")
+    return max(int(rest.partition(b"\n")[0]), 0) if found else 0

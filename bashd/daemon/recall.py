@@ -53,7 +53,10 @@ def cells_of(record: dict[str, Any]) -> dict[str, BuiltCell]:
     """Return the cells of a session's record."""
     cells: dict[str, BuiltCell] = {}
     for cell_id, found in record.get("cells", {}).items():
-        for key in ("gaps", "masked", "protected", "groups"):
+        for key in (
+            *("gaps", "masked", "protected"),
+            *("groups", "writable", "granted"),
+        ):
             found[key] = tuple(found[key])
         cells[cell_id] = BuiltCell(**found)
     return cells
@@ -128,4 +131,5 @@ def facts_of(record: dict[str, Any] | None) -> SandboxFacts | None:
     found["mode"] = Mode(found["mode"])
     found["verdict"] = Verdict(found["verdict"])
     found["denials"] = tuple(Denial(**denial) for denial in found["denials"])
+    found["hints"] = tuple(found["hints"])
     return SandboxFacts(**found)

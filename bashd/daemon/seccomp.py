@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from bashd.core.errors import HostError
+from bashd.launcher.kernel import LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON
 
 # linux/sched.h: namespaces a command may not make for itself.
 _CLONE_NAMESPACES: Final = (
@@ -71,6 +72,9 @@ class Switches:
     """False where the network must be off and no namespace could be made."""
     namespaces: bool
     """The policy allows new namespaces and mounts inside them."""
+    log_layers: bool = False
+    """Log programs that put a Landlock layer of their own on, and let them: what such
+    a layer refuses is not recorded, so the records' silence proves nothing then."""
 
 
 @functools.cache
@@ -106,6 +110,10 @@ def compile_filter(switches: Switches) -> bytes:
             lib.Arg(1, lib.MASKED_EQ, 0xFFFFFFFF, request),
         )  # fmt: skip
     _refuse_sockets(lib, program, switches)
+    if switches.log_layers:
+        # All but those whose own refusals are recorded too, as the spare's layer.
+        everything = lib.Arg(1, lib.NE, LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON)
+        _refuse(lib, program, lib.LOG, "landlock_restrict_self", everything)
     return _export(program)
 
 

@@ -69,6 +69,11 @@ class Settings:
     as a descriptor, the daemon's ``uid``, this ``cell`` and its ``secret``, and the
     ``timeout_s`` after which orphans end. None: the cell ends with its daemon."""
 
+    @property
+    def log_flags(self) -> int:
+        """Flags of every layer: whether refusals of what is executed are recorded."""
+        return kernel.LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON if self.landlock_log else 0
+
     def rules(self) -> LandlockRules | None:
         """Return the Landlock rules, or None where the kernel has no Landlock."""
         if self.landlock is None:

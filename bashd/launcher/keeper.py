@@ -314,7 +314,7 @@ def _set_up(settings: Settings) -> None:
     if rules is not None:
         with step("landlock-outer"):
             outer = confine.build_ruleset(rules, scoped=True)
-            outer.restrict_self()
+            outer.restrict_self(settings.log_flags)
             outer.close()
     confine.check_mounts(settings.mounts)
 

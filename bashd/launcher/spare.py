@@ -72,7 +72,7 @@ def run_zygote(
         if settings.own_layer and rules is not None:
             with step("landlock-zygote"):
                 layer = confine.build_ruleset(rules, scoped=True)
-                layer.restrict_self()
+                layer.restrict_self(settings.log_flags)
                 layer.close()
         inner = None
         if rules is not None:
@@ -238,8 +238,7 @@ def _serve_one(request_socket: socket.socket, walls: Walls) -> None:
     inner, settings = walls.inner, walls.settings
     if inner is not None:
         with step("landlock"):
-            log = kernel.LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON
-            inner.restrict_self(log if settings.landlock_log else 0)
+            inner.restrict_self(settings.log_flags)
             inner.close()
     if walls.program:
         with step("seccomp"):

@@ -1,0 +1,159 @@
+"""How a settled command was confined, what refused it anything, and what to know of it.
+
+Three sources make the verdict: what stderr says, what the kernel recorded, and what
+bashd itself keeps away (masks, sockets). A command that ended well and said nothing is
+judged without looking at any of them for longer than it takes to see that they are
+empty.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from bashd.core.confinement import is_below
+from bashd.core.denial import classify, decide
+from bashd.core.hints import (
+    credential_hint,
+    network_hint,
+    possible_sockets,
+    socket_hint,
+)
+from bashd.core.model import Denial, Mode, SandboxFacts, Verdict
+from bashd.core.output import decode
+from bashd.daemon.identity import run_as
+
+if TYPE_CHECKING:
+    from bashd.daemon.cells import BuiltCell
+    from bashd.daemon.evidence import Evidence, Trail
+    from bashd.daemon.output import StreamStore
+    from bashd.daemon.run import Ended
+    from bashd.daemon.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A settled command, as far as its judgement goes."""
+
+    session: Session
+    built: BuiltCell
+    """Of the cell it ran in."""
+    ended: Ended
+    stderr: StreamStore
+    command: str
+    workdir: str
+    env_removed: tuple[str, ...] = ()
+    trail: Trail | None = None
+    """None where the kernel's records were not read when it began."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """What a failed command's stderr suggests."""
+
+    denials: tuple[Denial, ...] = ()
+    sockets: tuple[str, ...] = ()
+    """Walled sockets it may have wanted to reach, canonical."""
+    hints: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Makes the sandbox facts of results and tasks."""
+
+    evidence: Evidence
+
+    async def facts(self, case: Case) -> SandboxFacts:
+        """Say how a command was confined and whether that refused it anything."""
+        built, ended = case.built, case.ended
+        mode = Mode(built.mode)
+        if not mode.confines and not ended.exit_code:
+            return SandboxFacts(mode=mode)
+        enforcement = "partial" if built.gaps else "full"
+        if mode.confines and ended.lost:
+            return SandboxFacts(
+                mode=mode,
+                enforcement=enforcement,
+                runner=built.runner,
+                runner_failed=True,
+            )
+        text = _Text()
+        if ended.exit_code and (case.stderr.total or mode.confines):
+            text = await run_as(case.session.identity, lambda: _read(case))
+        if not mode.confines:
+            return SandboxFacts(mode=mode, hints=text.hints)
+        recorded = None
+        if case.trail is not None:
+            recorded = await self.evidence.settle(case.trail)
+        verdict, denials = decide(text.denials, recorded, runner=built.runner)
+        if text.sockets:
+            # Nobody records a socket that is not there; stderr alone suggests it.
+            denials += tuple(Denial(p, "connect", "policy") for p in text.sockets)
+            verdict = verdict if verdict is Verdict.DENIED else Verdict.SUSPECTED
+        return SandboxFacts(
+            mode=mode,
+            denied=verdict in (Verdict.DENIED, Verdict.SUSPECTED),
+            verdict=verdict,
+            enforcement=enforcement,
+            runner=built.runner,
+            denials=denials,
+            hints=text.hints,
+        )
+
+
+def _read(case: Case) -> _Text:
+    """Read a failed command's stderr; with the peer's rights, since paths are named."""
+    built = case.built
+    stderr = decode(case.stderr.tail())
+    hints = [
+        network_hint(stderr, built.network),
+        credential_hint(stderr, case.command, case.env_removed),
+    ]
+    if built.runner is None:
+        return _Text(hints=tuple(filter(None, hints)))
+    hidden = (*built.masked, case.session.places.state_dir)
+    _, denials = classify(
+        exit_code=case.ended.exit_code,
+        stderr=stderr,
+        runner=built.runner,
+        masked=hidden,
+        protected=built.protected,
+        cwd=case.workdir,
+        resolve=os.path.realpath,
+    )
+    sockets = dict.fromkeys(
+        os.path.realpath(path) for path in possible_sockets(stderr, case.command)
+    )
+    walled = tuple(path for path in sockets if _is_walled(path, case))
+    hints += [socket_hint(path) for path in walled]
+    # One refusal, one entry: docker says "permission denied" and names its socket.
+    denials = tuple(
+        denial
+        for denial in denials
+        if denial.path is None or os.path.realpath(denial.path) not in walled
+    )
+    return _Text(denials, walled, tuple(filter(None, hints)))
+
+
+_PRIVATE: Final = ("/run", "/tmp", "/var/tmp", "/dev")  # noqa: S108 - in the cell
+"""Folders of the host that a cell under bwrap has its own of."""
+
+
+def _is_walled(path: str, case: Case) -> bool:
+    """Whether there is a socket on the host that the cell keeps away."""
+    built = case.built
+    if path in built.granted:
+        return False
+    if built.runner == "landlock":
+        away = not built.unix_sockets
+    else:
+        own = is_below(path, case.session.cwd)
+        away = not own and any(is_below(path, f) for f in (*_PRIVATE, *built.masked))
+    if not away:
+        return False
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
