@@ -286,10 +286,8 @@ class Cell:
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
         self._send(wire.pack(wire.ACK, b"%d" % spare.serial))
-        if len(self._spares) + len(self._ordered) <= self.keep_spares // 2:
-            # Only now: a fork during the command would compete with it, and several
-            # at once cost the launcher one wake-up.
-            self.ask_for_spares(self.keep_spares)
+        # Only now: a fork during the command would compete with it.
+        self.ask_for_spares(self.keep_spares)
         self.running.pop(spare.serial, None)
         self._known.pop(spare.serial, None)
         self.last_used = trio.current_time()
@@ -325,6 +323,13 @@ class Cell:
         if not exact or not Mode(self.mode).confines:
             # An unconfined command may have left its group.
             self._send(wire.pack(wire.KILL, b"%d" % spare.serial, marker))
+
+    def oom_kills(self) -> int:
+        """Return how many processes the cell as a whole has lost to its memory limit.
+
+        Counted where a hierarchy of version 1 keeps that limit; 0 elsewhere.
+        """
+        return 0 if self.groups is None else self.groups.oom_kills()
 
     def drop_pipes(self, spare: Spare) -> None:
         """Let the launcher close its copies, so that the writer can meet EPIPE."""

@@ -38,6 +38,8 @@ from bashd.launcher.tree import MARKER
 _STARTS = 4
 """Tries to start a command: a spare may be killed by the session's other commands,
 a cell may have lost a mount, and the fresh cell may meet the same once more."""
+_BUILDS = 3
+"""Tries to build a cell from a fresh survey of the host."""
 _ENVIRONMENT_ERRORS = frozenset({"mounts", "workdir-changed"})
 
 LoadPolicy = Callable[[Session, str | None, Mode | None], Awaitable[Policy]]
@@ -222,18 +224,24 @@ class Execution:
         raise unavailable(command.mode, "the cell keeps ending before a command starts")
 
     async def _obtain(self, session: Session, command: Command) -> Slot:
-        try:
-            return await session.cells.obtain(
-                command.mode,
-                command.runner,
-                session.cwd,
-                command.policy,
-                around=command.around,
-            )
-        except RunnerFailedError as error:
-            if command.mode.confines:
-                raise unavailable(command.mode, error.message) from error
-            raise
+        for attempt in range(_BUILDS):
+            try:
+                return await session.cells.obtain(
+                    command.mode,
+                    command.runner,
+                    session.cwd,
+                    command.policy,
+                    around=command.around,
+                )
+            except RunnerFailedError as error:
+                if attempt + 1 < _BUILDS:
+                    # A name may have gone between the survey and its mount: another
+                    # program's lock file, an editor's rename. The next survey tells.
+                    continue
+                if command.mode.confines:
+                    raise unavailable(command.mode, error.message) from error
+                raise
+        raise AssertionError
 
     async def _workdir(
         self, session: Session, command: Command, slot: Slot
