@@ -99,8 +99,9 @@ class Plan:
     landlock_handled: int = 0
     landlock_allow: tuple[Rule, ...] = ()
     landlock_scoped: int = 0
-    stand_ins: tuple[tuple[str, str], ...] = ()
-    """(path in the cell, path on the host of what must be mounted there)."""
+    stand_ins: tuple[tuple[str, str, bool], ...] = ()
+    """(path in the cell, path on the host of what must be mounted there, and whether
+    that mount is read-only)."""
     nested_folders: tuple[str, ...] = ()
     """Mount points below the private tmp folders, relative to the session folder,
     to be made by the peer beforehand."""
@@ -198,6 +199,9 @@ def _base(places: Places, roots: tuple[str, ...], *, scratch: bool) -> list[_Mou
     bind = "--bind" if scratch else "--ro-bind"
     mounts = [
         _Mount("/dev", ("--dev", "/dev"), 0),
+        # Bubblewrap's own belongs to whoever starts it: to root, not to a root
+        # daemon's peer, whose semaphores would fail.
+        _Mount("/dev/shm", ("--perms", "1777", "--tmpfs", "/dev/shm"), 0),  # noqa: S108
         _Mount("/proc", ("--proc", "/proc"), 0),
         _Mount("/run", ("--perms", "0755", "--tmpfs", "/run"), 0),
         _Mount("/tmp", (bind, places.tmp_dir, "/tmp"), 0),  # noqa: S108 - in the cell
@@ -283,24 +287,24 @@ def _visible_again(places: Places, found: Found) -> list[_Mount]:
 
 def _stand_ins(
     masks: list[_Mount], found: Found, places: Places, *, writes: bool
-) -> tuple[tuple[str, str], ...]:
+) -> tuple[tuple[str, str, bool], ...]:
     """Return what must still be mounted whenever a command starts.
 
     Protected files are not among them: git and editors on the host replace theirs all
     the time, and the check after the command is their second line.
     """
     expected = {
-        mount.dest: mount.args[1]
+        mount.dest: (mount.args[1], True)
         for mount in masks
         if mount.args[0] == "--ro-bind" and mount.dest not in found.deputies
     }
     if writes:
-        expected |= {path: path for path, is_dir in found.protected if is_dir}
-    expected[found.roots[0]] = found.roots[0]
+        expected |= {path: (path, True) for path, is_dir in found.protected if is_dir}
+    expected[found.roots[0]] = (found.roots[0], not writes)
     for path in tuple(expected):
         if is_below_any(path, places.hidden):
             del expected[path]
-    return tuple(expected.items())
+    return tuple((path, *what) for path, what in expected.items())
 
 
 def _nested(mounts: list[_Mount], *, files: bool) -> tuple[str, ...]:

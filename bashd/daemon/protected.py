@@ -15,8 +15,10 @@ from bashd.core.paths import folders_between, is_below
 from bashd.daemon import repositories
 from bashd.daemon.repositories import Repository
 
-Existing = tuple[str, bool, tuple[str, int, int]]
-"""Path, whether it is a folder, and (path, device, inode)."""
+Existing = tuple[str, bool, tuple[str, int, int, int]]
+"""Path, whether it is a folder, and (path, device, inode, change time). A folder's time
+is 0: it changes with what is in it. A file that replaces another often gets its inode's
+number, and then only the time is another."""
 
 
 def find_targets(
@@ -91,7 +93,9 @@ def existing(targets: tuple[Target, ...]) -> list[Existing]:
             continue
         if stat.S_ISDIR(info.st_mode) or stat.S_ISREG(info.st_mode):
             is_dir = stat.S_ISDIR(info.st_mode)
-            found.append((target.path, is_dir, (target.path, info.st_dev, info.st_ino)))
+            changed_ns = 0 if is_dir else info.st_ctime_ns
+            inode = (target.path, info.st_dev, info.st_ino, changed_ns)
+            found.append((target.path, is_dir, inode))
     return sorted(found)
 
 

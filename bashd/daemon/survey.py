@@ -81,8 +81,9 @@ class Survey:
     found: Found
     inodes: tuple[tuple[str, int, int], ...]
     """Of everything mounted but the protected files."""
-    file_inodes: tuple[tuple[str, int, int], ...]
-    """Of protected files, which git and editors on the host replace all the time."""
+    file_inodes: tuple[tuple[str, int, int, int], ...]
+    """Of protected files, which git and editors on the host replace all the time; the
+    change time behind the number."""
     targets: tuple[Target, ...] = ()
     """Everything protected, existing or not, for the check after a command."""
     watched: tuple[str, ...] = ()
@@ -154,7 +155,7 @@ def look(question: Question, before: Survey | None = None) -> Survey:
         inodes=(
             _inode(question.workspace),
             *((mask.path, mask.dev, mask.ino) for mask in masks.found),
-            *(inode for _, is_dir, inode in protected if is_dir),
+            *(inode[:3] for _, is_dir, inode in protected if is_dir),
             *(_inode(path) for path in found.sockets),
         ),
         file_inodes=tuple(inode for _, is_dir, inode in protected if not is_dir),

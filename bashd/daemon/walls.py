@@ -155,20 +155,22 @@ def landlock_settings(planned: Plan) -> dict[str, object] | None:
 
 
 def expected_mounts(planned: Plan) -> list[list[object]]:
-    """Return (path in the cell, device, inode) of what the launcher must find there.
+    """Return what the launcher must find in the cell: path, device, inode, read-only.
 
     Raises:
         RunnerFailedError: Something went away since the survey.
     """
-    return [_expected(path, source) for path, source in planned.stand_ins]
+    return [_expected(*stand_in) for stand_in in planned.stand_ins]
 
 
-def _expected(path: str, source: str) -> list[object]:
+def _expected(path: str, source: str, read_only: bool) -> list[object]:  # noqa: FBT001
     try:
         info = os.lstat(source)
+        # A bind mount cannot make writable what the host has mounted read-only.
+        read_only = read_only or bool(os.statvfs(source).f_flag & os.ST_RDONLY)
     except OSError as error:
         raise RunnerFailedError(f"{source} went away: {error.strerror}") from error
-    return [path, info.st_dev, info.st_ino]
+    return [path, info.st_dev, info.st_ino, read_only]
 
 
 @dataclass(slots=True)

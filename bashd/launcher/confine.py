@@ -62,7 +62,7 @@ class Settings:
     landlock_log: bool = False
     """Log refusals after exec (ABI 7)."""
     mounts: list[list[Any]] = field(default_factory=list)
-    """[path, dev, ino]: what must still be found at these paths in the cell."""
+    """[path, dev, ino, read-only]: what these paths must still be in the cell."""
     bash: str = "/bin/bash"
     home: dict[str, Any] | None = None
     """How to dial home when the daemon dies: socket ``name`` in the folder that came
@@ -145,14 +145,17 @@ def check_mounts(mounts: list[list[Any]]) -> None:
     """Check that the cell still has the mounts it was built with.
 
     A rename on the host over a masked or read-only-bound file silently drops the
-    mount inside a running cell, so this runs before every command.
+    mount inside a running cell, so this runs before every command. An inode often
+    gets the number of the one it replaces; whether the path is read-only tells a mount
+    from what lies under it.
     """
-    for path, dev, ino in mounts:
+    for path, dev, ino, read_only in mounts:
         try:
             found = os.lstat(path)
+            is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
         except OSError as error:
             raise StepError("mounts", f"{path}: {error.strerror}") from error
-        if found.st_ino != ino or found.st_dev != dev:
+        if (found.st_dev, found.st_ino, is_read_only) != (dev, ino, read_only):
             raise StepError("mounts", f"{path} is no longer what was mounted there")
 
 

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import secrets
+import shlex
 import shutil
 import sys
 from dataclasses import dataclass, field
@@ -113,6 +114,24 @@ class Station:
         """Run a Python program in the session; return the JSON it prints."""
         result = self.run(
             f"{sys_python()} -I -", mode, stdin=program.encode(), **options
+        )
+        assert result.exit_code == 0, result
+        return json.loads(result.stdout.text)
+
+    def program(
+        self,
+        file: Path,
+        *arguments: object,
+        mode: str = WORKSPACE_WRITE,
+        **options: Any,
+    ) -> Any:
+        """Run a Python file in the session; return the JSON it prints.
+
+        The file arrives over stdin: it need not exist in the cell.
+        """
+        words = " ".join(shlex.quote(str(word)) for word in arguments)
+        result = self.run(
+            f"{sys_python()} -I - {words}", mode, stdin=file.read_bytes(), **options
         )
         assert result.exit_code == 0, result
         return json.loads(result.stdout.text)
