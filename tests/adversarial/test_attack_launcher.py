@@ -7,7 +7,6 @@ of the attacker's own cell: what must hold is that the next command runs all the
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from tests.support.stations import (
     sys_python,
 )
 
-INTRUDER = Path(__file__).with_name("intruder.py").read_bytes()
+INTRUDER = Path(__file__).with_name("intruder.py")
 OUTSIDER = """
 import ctypes, sys
 ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_long(-1), 0, 0, 0)  # for Yama: anyone
@@ -62,18 +61,19 @@ def intrude(
     station: Station, verbs: str, pids: list[int], mode: str
 ) -> dict[str, list[int]]:
     """Attack from inside a command; without *pids* all that can be seen there."""
-    words = " ".join(str(pid) for pid in pids)
-    result = station.run(f"{sys_python()} -I - {verbs} {words}", mode, stdin=INTRUDER)
-    assert result.exit_code == 0, result
-    return json.loads(result.stdout.text)
+    return station.program(INTRUDER, verbs, *pids, mode=mode)
 
 
 def launchers(station: Station) -> dict[int, str]:
-    """Return the processes of all cells on this daemon that are no command."""
+    """Return the processes of all cells on this daemon that are no command.
+
+    Bubblewrap itself, which waits outside of the cell, is not one of them.
+    """
+    lines = {pid: describe(pid) for pid in station.daemon.enclosure.pids()}
     return {
-        pid: describe(pid)
-        for pid in station.daemon.enclosure.pids()
-        if "keeper.main" in describe(pid) and "bwrap --args" not in describe(pid)
+        pid: line
+        for pid, line in lines.items()
+        if "keeper.main" in line and not line.split()[1].endswith("bwrap")
     }
 
 
