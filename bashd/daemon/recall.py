@@ -6,7 +6,7 @@ what to do with what is found.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from bashd.core.model import Denial, Mode, SandboxFacts, TaskStatus, Verdict
@@ -36,8 +36,7 @@ def session_record(session: Session) -> dict[str, Any]:
         "env_removed": list(session.env_removed),
         "created_at": session.created_at,
         "cells": {
-            cell_id: asdict(cell)
-            for cell_id, cell in session.cells.built.items()
+            cell_id: asdict(cell) for cell_id, cell in session.cells.built.items()
         },
     }
 
@@ -50,16 +49,26 @@ def identity_of(record: dict[str, Any]) -> Identity:
 
 
 def cells_of(record: dict[str, Any]) -> dict[str, BuiltCell]:
-    """Return the cells of a session's record."""
-    cells: dict[str, BuiltCell] = {}
-    for cell_id, found in record.get("cells", {}).items():
-        for key in (
-            *("gaps", "masked", "protected"),
-            *("groups", "writable", "granted"),
-        ):
-            found[key] = tuple(found[key])
-        cells[cell_id] = BuiltCell(**found)
-    return cells
+    """Return the cells of a session's record.
+
+    The record may be of an older bashd, or of a newer one that was rolled back: what
+    it does not say has the field's default, what is not known here is left out.
+    """
+    return {
+        cell_id: BuiltCell(**_known(BuiltCell, found))
+        for cell_id, found in record.get("cells", {}).items()
+    }
+
+
+def _known(cls: type[Any], record: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a JSON object are fields of the dataclass *cls*."""
+    names = {field.name for field in fields(cls)}
+    return {name: _as_tuple(record[name]) for name in names & record.keys()}
+
+
+def _as_tuple(value: Any) -> Any:  # noqa: ANN401 - any JSON value
+    # JSON has no tuples.
+    return tuple(value) if isinstance(value, list) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
 
 
 def task_record(task: Task) -> dict[str, Any]:
@@ -93,7 +102,9 @@ def task_record(task: Task) -> dict[str, Any]:
 
 def stores_of(record: dict[str, Any]) -> tuple[StoreState, StoreState]:
     """Return the states of a task's two stores."""
-    stdout, stderr = (StoreState(**state) for state in record["stores"])
+    stdout, stderr = (
+        StoreState(**_known(StoreState, state)) for state in record["stores"]
+    )
     return stdout, stderr
 
 
@@ -109,7 +120,7 @@ def restore_result(task: Task, record: dict[str, Any]) -> None:
     task.deadline_at = record["deadline_at"]
     task.cpu_ms = record["cpu_ms"]
     task.max_rss_bytes = record["max_rss_bytes"]
-    task.oom_killed = record["oom_killed"]
+    task.oom_killed = record.get("oom_killed", False)
     task.cursor_stdout, task.cursor_stderr = record["cursors"]
     task.cell_id, task.serial = record["cell_id"], record["serial"]
     task.announced = record["announced"]
@@ -127,9 +138,10 @@ def facts_of(record: dict[str, Any] | None) -> SandboxFacts | None:
     """Return the sandbox facts of a record."""
     if record is None:
         return None
-    found = dict(record)
+    found = _known(SandboxFacts, record)
     found["mode"] = Mode(found["mode"])
     found["verdict"] = Verdict(found["verdict"])
-    found["denials"] = tuple(Denial(**denial) for denial in found["denials"])
-    found["hints"] = tuple(found["hints"])
+    found["denials"] = tuple(
+        Denial(**_known(Denial, denial)) for denial in found["denials"]
+    )
     return SandboxFacts(**found)

@@ -60,11 +60,12 @@ class Restore:
                 session = await self.sessions.revive(
                     session_id, record, recall.identity_of(record)
                 )
+                cells = recall.cells_of(record)
             except (OSError, KeyError, TypeError, ValueError) as error:
                 logger.warning("session %s is lost: %s", session_id, error)
                 self.records.remove_session(session_id)
                 continue
-            for cell_id, built in recall.cells_of(record).items():
+            for cell_id, built in cells.items():
                 self._known[cell_id] = (session, built)
                 # So that the session's record goes on to tell of it.
                 session.cells.built[cell_id] = built
