@@ -74,17 +74,21 @@ def task_markers(task: dict[str, Any]) -> list[str]:
 
 
 def denial_lines(sandbox: dict[str, Any] | None) -> list[str]:
-    """Return the marker of a denial and, where it is known, what was denied."""
-    if sandbox is None or not sandbox["denied"]:
+    """Return the marker of a denial, what was denied where that is known, and hints."""
+    if sandbox is None or not (sandbox["denied"] or sandbox.get("hints")):
         return []
-    lines = [f"[sandbox: file access denied under {sandbox['mode']} mode]"]
-    # Only where something was denied, which is not where speed counts.
+    # Only where there is something to say, which is not where speed counts.
     from bashd.core.model import SandboxFacts  # noqa: PLC0415
     from bashd.protocol.codec import from_wire  # noqa: PLC0415
-    from bashd.tools.render import denial_detail  # noqa: PLC0415
+    from bashd.tools.render import denial_detail, hint_lines  # noqa: PLC0415
 
-    detail = denial_detail(from_wire(SandboxFacts, sandbox).denials, None)
-    return [*lines, detail] if detail else lines
+    facts = from_wire(SandboxFacts, sandbox)
+    lines: list[str] = []
+    if facts.denied:
+        lines.append(f"[sandbox: file access denied under {facts.mode} mode]")
+        if detail := denial_detail(facts.denials, None):
+            lines.append(detail)
+    return [*lines, *hint_lines(facts.hints)]
 
 
 def _plain(value: float) -> str:

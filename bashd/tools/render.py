@@ -42,6 +42,9 @@ _OPERATION_WORDS: Final = {
     "change": "change of",
     "execute": "execution of",
     "connect": "connection to",
+    "control": "control of",
+    "mount": "mount on",
+    "trace": "tracing of",
 }
 """How a line speaks of an operation; one without an entry reads ``<operation> to``."""
 
@@ -140,21 +143,29 @@ def denial_detail(
     return f"[sandbox: denied {text}; writable here: {places}]"
 
 
+def hint_lines(hints: Sequence[str]) -> list[str]:
+    """Return the lines that say what a reader should know of the sandbox."""
+    # A hint may hold the name of a variable or a path that a command chose.
+    return [f"[sandbox: {visible_line(hint)}]" for hint in hints]
+
+
 def _denial_lines(
     facts: SandboxFacts | None,
     *,
     escalation: bool,
     writable: Sequence[str] | None,
 ) -> list[str]:
-    if facts is None or not facts.denied:
+    if facts is None:
         return []
+    if not facts.denied:
+        return hint_lines(facts.hints)
     lines = [f"[sandbox: file access denied under {facts.mode} mode]"]
     detail = denial_detail(facts.denials, writable)
     if detail:
         lines.append(detail)
     if escalation:
         lines.append(ESCALATION_HINT)
-    return lines
+    return [*lines, *hint_lines(facts.hints)]
 
 
 def _refusal(denial: Denial) -> str:

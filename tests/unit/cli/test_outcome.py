@@ -89,3 +89,14 @@ def test_a_broken_cell_is_the_sandboxs_problem_and_nothing_else() -> None:
     broken = {"mode": "read-only", "denied": False, "runner_failed": True}
     (line,) = task_markers(task_info("bash-1", status="killed", sandbox=broken))
     assert line.startswith("[sandbox: the sandbox runner itself failed under read-only")
+
+
+def test_hints_are_shown_with_and_without_a_denial() -> None:
+    hints = ["network blocked by sandbox"]
+    facts = {"mode": "read-only", "denied": False, "hints": hints}
+    shown = "[sandbox: network blocked by sandbox]"
+    assert markers(run_result(exit_code=6, sandbox=facts)) == [shown, "[exit code: 6]"]
+    assert markers(run_result(exit_code=1, sandbox=DENIED | {"hints": hints}))[-2:] == [
+        shown,
+        "[exit code: 1]",
+    ]

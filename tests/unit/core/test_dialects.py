@@ -21,7 +21,11 @@ LINES = [
     ),
     # coreutils, in the C locale and in UTF-8
     ("touch: cannot touch '/etc/zz': Read-only file system", "/etc/zz", "create"),
-    ("mkdir: cannot create directory \u2018/opt/q\u2019: Permission denied", "/opt/q", "create"),
+    (
+        "mkdir: cannot create directory \u2018/opt/q\u2019: Permission denied",
+        "/opt/q",
+        "create",
+    ),
     ("mv: cannot move 'f' to '/etc/f': Permission denied", "/etc/f", "rename"),
     ("rm: cannot remove '/etc/h': Permission denied", "/etc/h", "remove"),
     (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,6 +74,23 @@ def test_detail_lines(
     assert denial_detail(denials, writable) == line
 
 
+def test_hints_stand_below_the_sandbox_markers_and_above_the_exit_code() -> None:
+    facts = replace(denied(HOSTS), hints=("network blocked by sandbox", "b\nc"))
+    text = render_run(run_result(exit_code=1, sandbox=facts), escalation=True)
+    assert text.splitlines()[-4:] == [
+        ESCALATION_HINT,
+        "[sandbox: network blocked by sandbox]",
+        "[sandbox: b\\nc]",
+        "[exit code: 1]",
+    ]
+
+
+def test_a_hint_needs_no_denial() -> None:
+    facts = SandboxFacts(mode=Mode.READ_ONLY, hints=("the network is off",))
+    text = render_run(run_result(exit_code=6, sandbox=facts), escalation=True)
+    assert text == "(no output)\n[sandbox: the network is off]\n[exit code: 6]"
+
+
 @given(st.text(st.characters(categories=None), min_size=1))
 def test_a_path_never_starts_a_line_of_its_own(path: str) -> None:
     line = denial_detail([Denial(path, "write", "stderr")], [path])
@@ -122,6 +141,13 @@ def test_the_facts_of_a_run_are_plain_json_with_the_cli_keys() -> None:
         "verdict": "none",
         "enforcement": None,
         "runner": None,
-        "denials": [{"path": "/etc/hosts", "operation": "write", "evidence": "kernel"}],
+        "denials": [
+            {
+                "path": "/etc/hosts",
+                "operation": "write",
+                "evidence": "kernel",
+                "process": None,
+            }
+        ],
         "runner_failed": False,
     }
