@@ -6,19 +6,23 @@ something to serve.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
+import os
 import shlex
 import shutil
 import sys
+import threading
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any, Final
 
 from bashd.cli.parsing import add_client_options, add_command
 from bashd.cli.report import print_text
 from bashd.cli.run_args import MODES
-from bashd.core.errors import HostError
+from bashd.client.reach import chosen_host, reach_daemon
+from bashd.core.errors import BashdError, HostError
 from bashd.core.model import Mode
 
 if TYPE_CHECKING:
@@ -61,6 +65,16 @@ exit status:
   0 done, 2 the words make no sense
 """
 
+_FORWARDED: Final = (
+    "cwd",
+    "mode",
+    "policy",
+    "session",
+    "foreground_limit",
+    "socket",
+    "host",
+)
+"""Options of ``mcp`` with a value that ``mcp-config`` passes on."""
 _CODEX_TIMEOUT_S: Final = 660
 """Codex gives up on a tool after 60 s by default; a command may run for 600."""
 
@@ -102,6 +116,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode", metavar="MODE", choices=MODES, help=f"its mode: {', '.join(MODES)}"
     )
+    parser.add_argument("--policy", metavar="NAME", help="its policy")
     parser.add_argument(
         "--session", metavar="ID", help="come back to this session instead"
     )
@@ -115,6 +130,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(args: argparse.Namespace) -> None:
+    _start_daemon_meanwhile(args)
     server = _load_server()
     limit_s = args.foreground_limit
     reach = server.Reach(
@@ -122,12 +138,29 @@ def _serve(args: argparse.Namespace) -> None:
         host=args.host,
         cwd=args.cwd,
         mode=None if args.mode is None else Mode(args.mode),
+        policy=args.policy,
         session=args.session,
         autostart=args.autostart,
     )
     server.main(
         server.Options(reach, None if limit_s is None else float(limit_s) * 1000)
     )
+
+
+def _start_daemon_meanwhile(args: argparse.Namespace) -> None:
+    """Have a daemon start, if there is none, while the SDK is loading.
+
+    Both take most of a second. What goes wrong here goes wrong again when the server
+    connects, and is told then.
+    """
+    if chosen_host(args.host, args.socket, os.environ) is not None:
+        return
+
+    def start() -> None:
+        with contextlib.suppress(BashdError, OSError):
+            reach_daemon(args.socket, autostart=args.autostart).close()
+
+    threading.Thread(target=start, daemon=True).start()
 
 
 def _load_server() -> ModuleType:
@@ -153,7 +186,7 @@ def _server_argv(args: argparse.Namespace) -> list[str]:
     # A client may have another PATH; without one of our own name on ours, none will do.
     own = ["bashd"] if shutil.which("bashd") else [sys.executable, "-m", "bashd"]
     words = [*own, "mcp"]
-    for option in ("cwd", "mode", "session", "foreground_limit", "socket", "host"):
+    for option in _FORWARDED:
         value = getattr(args, option)
         if value is not None:
             words += [f"--{option.replace('_', '-')}", str(value)]

@@ -40,6 +40,7 @@ async def _serve(options: Options) -> None:
             client,
             lambda inject: daemon_agent(client, inject),
             queue=client,
+            notices=client,
             hooks=(policy_hook(client),),
             foreground_limit_ms=options.foreground_limit_ms,
         )

@@ -37,7 +37,7 @@ from mcp_types import (
 
 from bashd import __version__
 from bashd.mcp.elicitation import answer_in, ask_client, input_required
-from bashd.mcp.inbox import TASKS_URI, Inbox
+from bashd.mcp.inbox import TASKS_URI, Inbox, NoticeQueue
 from bashd.mcp.live import live_reports
 from bashd.mcp.questions import ApprovalQueue, CallBook, queue_answerer
 from bashd.mcp.results import encodable_json, to_result, to_tool
@@ -67,6 +67,8 @@ class Composition:
     make_agent: MakeAgent
     queue: ApprovalQueue | None = None
     """Asked when the client cannot ask its user; None where there is no such thing."""
+    notices: NoticeQueue | None = None
+    """Keeps what results must tell; None keeps it in this process."""
     hooks: Sequence[Hook] = ()
     approval_policy: ApprovalPolicy = "ask"
     """Of sessions without a policy of their own."""
@@ -87,7 +89,7 @@ class _ToolServer:
 
     def __init__(self, composition: Composition) -> None:
         self._composition: Final = composition
-        self._inbox: Final = Inbox()
+        self._inbox: Final = Inbox(composition.notices)
         self._book: Final = CallBook()
         self._calls: Final = RunningCalls(self._perform)
         self._agent: Final = composition.make_agent(self._inbox.put)
@@ -137,7 +139,9 @@ class _ToolServer:
             unmount()
 
     async def _meet(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        self._inbox.met(ctx.session)
+        if ctx.method != "initialize":
+            # Before the answer to that, nothing may be sent.
+            self._inbox.met(ctx.session)
         return await call_next(ctx)
 
     async def _list_tools(
@@ -160,7 +164,8 @@ class _ToolServer:
             return input_required(call.question, self._calls.park(call))
         if call.result is None:
             raise MCPError(INTERNAL_ERROR, "the call failed; see the server's log")
-        return to_result(call.name, call.arguments, call.result, self._inbox.take())
+        notices = await self._inbox.take()
+        return to_result(call.name, call.arguments, call.result, notices)
 
     def _call_for(self, context: Context, params: CallToolRequestParams) -> RunningCall:
         name, arguments = params.name, params.arguments or {}

@@ -56,8 +56,9 @@ class Reach:
     """``ssh://[user@]host[:port]`` when it is another machine's."""
     cwd: str | None = None
     mode: Mode | None = None
+    policy: str | None = None
     session: str | None = None
-    """Come back to this one; *cwd* and *mode* are for a new one."""
+    """Come back to this one; *cwd*, *mode* and *policy* are for a new one."""
     autostart: bool = True
     """Start the user's own daemon when a call needs one and there is none."""
 
@@ -182,6 +183,13 @@ class SteadyClient:
         """End a running task; see `Executor.kill`."""
         return await self._read(lambda client: client.kill(task_id))
 
+    async def take_notices(self) -> list[TaskInfo]:
+        """Return finished tasks whose notice nobody has taken; a `NoticeQueue`."""
+        if not self._connected:
+            # Not waited for: they are kept, and come with a later result.
+            raise self._failure or ConnectError("not connected to a daemon")
+        return await self._client.take_notices()
+
     async def session_now(self) -> SessionInfo:
         """Return the session as it is now."""
         session_id = self.session.session_id
@@ -239,6 +247,7 @@ class SteadyClient:
             host=reach.host,
             cwd=reach.cwd if new else None,
             mode=reach.mode if new else None,
+            policy=reach.policy if new else None,
             session=session,
             autostart=autostart and reach.autostart,
         ) as client:
