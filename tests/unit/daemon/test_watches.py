@@ -214,8 +214,8 @@ def test_no_refusal_is_counted_twice_or_for_two_commands(refused):
     kernel = Kernel()
     watches = [kernel.watch(SHELL), kernel.watch(OTHER)]
     makers: dict[int, int] = {}
-    for number, (domain, maker, call) in enumerate(refused):
-        maker = makers.setdefault(domain, maker)
+    for number, (domain, wanted, call) in enumerate(refused):
+        maker = makers.setdefault(domain, wanted)
         kernel.refuse(domain, maker, path=f"/{number}", pid=9000, call=call)
     for watch in watches:
         own = [f"/{n}" for n, (d, _, _) in enumerate(refused) if makers[d] == watch.pid]

@@ -150,4 +150,5 @@ def test_the_facts_of_a_run_are_plain_json_with_the_cli_keys() -> None:
             }
         ],
         "runner_failed": False,
+        "hints": [],
     }
