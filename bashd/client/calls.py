@@ -17,6 +17,9 @@ from bashd.core.model import ExecSpec, Mode, RunResult, TaskInfo, TaskRead
 from bashd.protocol.codec import from_wire, to_wire
 from bashd.protocol.messages import (
     ApprovalAskParams,
+    ApprovalDecideParams,
+    ApprovalInfo,
+    ApprovalList,
     ApprovalOutcome,
     DetachParams,
     DetachResult,
@@ -38,6 +41,7 @@ from bashd.protocol.messages import (
     TaskLogsParams,
     TaskLogsResult,
     TaskMaybe,
+    TaskNoticesParams,
     TaskParams,
     TaskReadMaybe,
 )
@@ -172,6 +176,26 @@ def ask_approval(question: ApprovalAskParams) -> Call[str]:
     )
 
 
+def list_approvals() -> Call[tuple[ApprovalInfo, ...]]:
+    """Ask for the questions that wait for an answer."""
+    return Call("approval.list", {}, _questions)
+
+
+def watch_approvals() -> Call[tuple[ApprovalInfo, ...]]:
+    """Become a watcher; returns the questions that wait already."""
+    return Call("approval.watch", {}, _questions)
+
+
+def decide_approval(approval_id: str, outcome: str) -> Call[None]:
+    """Answer one question: ``allowed-once`` or ``rejected``."""
+    params = ApprovalDecideParams(approval_id, outcome)
+    return Call("approval.decide", to_wire(params), _nothing)
+
+
+def _questions(result: object) -> tuple[ApprovalInfo, ...]:
+    return from_wire(ApprovalList, result).approvals
+
+
 def start(
     spec: ExecSpec, session_id: str, *, deadline_ms: float | None
 ) -> Call[TaskInfo]:
@@ -224,6 +248,16 @@ def owner_of(task_id: str) -> Call[str | None]:
     params = to_wire(TaskParams(task_id))
     return Call(
         "task.owner", params, lambda result: from_wire(OwnerResult, result).owner
+    )
+
+
+def take_notices(session_id: str, owner: str) -> Call[list[TaskInfo]]:
+    """Take the finished tasks of *owner* that nobody has taken yet."""
+    params = to_wire(TaskNoticesParams(session_id, owner))
+    return Call(
+        "task.take_notices",
+        params,
+        lambda result: list(from_wire(TaskList, result).tasks),
     )
 
 

@@ -15,6 +15,7 @@ from bashd.core.errors import AbortedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from bashd.client.approvals import AsyncApprovals
     from bashd.client.connection import Connection
     from bashd.client.sessions import AsyncSessions
     from bashd.client.settings import Settings
@@ -49,12 +50,15 @@ class Client:
         settings: Settings,
         listeners: list[TaskListener],
         sessions: AsyncSessions,
+        *,
+        approvals: AsyncApprovals,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._listeners = listeners
         self._subscribed = False
         self.sessions = sessions
+        self.approvals = approvals
 
     @property
     def session(self) -> SessionInfo:
@@ -244,6 +248,19 @@ class Client:
     async def read_output(self, task_id: str) -> TaskRead | None:
         """Read what came since the last read (one cursor a task); None if unknown."""
         return await self._connection.ask(calls.read_output(task_id))
+
+    async def take_notices(self, *, owner: str | None = None) -> list[TaskInfo]:
+        """Take the finished tasks that nobody has taken yet; each comes once.
+
+        They are kept for whoever asks first, over restarts of client and daemon.
+
+        Args:
+            owner: Of these tasks; None takes those of this client's session.
+        """
+        session_id = self.session.session_id
+        return await self._connection.ask(
+            calls.take_notices(session_id, session_id if owner is None else owner)
+        )
 
     async def read_log(self, params: TaskLogsParams) -> TaskLogsResult:
         """Read a slice of a stream without moving the task's cursor.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio.abc import SocketAttribute, UNIXSocketStream
 
+from bashd.client.approvals import AsyncApprovals
 from bashd.client.client import Client
 from bashd.client.connection import Connection
 from bashd.client.live import tell
@@ -75,12 +76,7 @@ async def connect(
         environ=environ,
         far=host is not None,
     )
-    far: FarDaemon | None = None
-    if host is not None:
-        far = dial_host(host, named=socket, autostart=autostart)
-        stream = await UNIXSocketStream.from_socket(far.connection)
-    else:
-        stream = await _open_stream(socket, autostart=autostart, environ=environ)
+    stream, far = await _reach(host, socket, autostart=autostart, environ=environ)
     listeners: list[TaskListener] = []
     failure: Exception | None = None
 
@@ -89,10 +85,18 @@ async def connect(
             task = from_wire(TaskDone, params).task
             for listener in listeners.copy():
                 tell(listener, task)
+        else:
+            approvals.notice(method, params)
 
     connection = Connection(stream, notice, far=far)
+    approvals = AsyncApprovals(connection)
+
+    async def serve() -> None:
+        await connection.run()
+        approvals.end()
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(connection.run)
+        tasks.start_soon(serve)
         try:
             hello = await connection.greet("python")
             info = await connection.ask(opening)
@@ -101,6 +105,7 @@ async def connect(
                 Settings(hello, info),
                 listeners,
                 AsyncSessions(connection, environ, far=far is not None),
+                approvals=approvals,
             )
         except Exception as error:  # noqa: BLE001 - raised again below, as it was
             failure = error
@@ -108,6 +113,15 @@ async def connect(
     if failure is not None:
         # Not from inside the task group, which would wrap it in an ExceptionGroup.
         raise failure
+
+
+async def _reach(
+    host: str | None, named: str | None, *, autostart: bool, environ: Mapping[str, str]
+) -> tuple[UNIXSocketStream, FarDaemon | None]:
+    if host is None:
+        return await _open_stream(named, autostart=autostart, environ=environ), None
+    far = dial_host(host, named=named, autostart=autostart)
+    return await UNIXSocketStream.from_socket(far.connection), far
 
 
 async def _open_stream(

@@ -14,6 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import bashd.client.calls as calls  # noqa: PLR0402 - `from` would import ourselves
+from bashd.client.approvals import Approvals
 from bashd.client.link import Link
 from bashd.client.live import decode_output, tell
 from bashd.client.reach import chosen_host
@@ -104,6 +105,7 @@ class SyncClient:
         self._listeners: list[TaskListener] = []
         self._subscribed = False
         self.sessions = Sessions(self._ask, environ, far=link.far is not None)
+        self.approvals = Approvals(self._ask)
         link.on_notification = self._notice
 
     @property
@@ -233,6 +235,19 @@ class SyncClient:
     def read_output(self, task_id: str) -> TaskRead | None:
         """Read what came since the last read (one cursor a task); None if unknown."""
         return self._ask(calls.read_output(task_id))
+
+    def take_notices(self, *, owner: str | None = None) -> list[TaskInfo]:
+        """Take the finished tasks that nobody has taken yet; each comes once.
+
+        They are kept for whoever asks first, over restarts of client and daemon.
+
+        Args:
+            owner: Of these tasks; None takes those of this client's session.
+        """
+        session_id = self.session.session_id
+        return self._ask(
+            calls.take_notices(session_id, session_id if owner is None else owner)
+        )
 
     def read_log(self, params: TaskLogsParams) -> TaskLogsResult:
         """Read a slice of a stream without moving the task's cursor.

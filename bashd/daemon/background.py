@@ -27,7 +27,7 @@ from bashd.daemon.judgement import Case, Judge
 from bashd.daemon.output import StreamStore
 from bashd.daemon.pidfd import host_pid
 from bashd.daemon.records import Records
-from bashd.daemon.run import KILL, Ended, Followers, Stop, drive, lost
+from bashd.daemon.run import ABORT, KILL, TIMEOUT, Ended, Followers, Stop, drive, lost
 from bashd.daemon.session import Session
 from bashd.daemon.task import Task, TaskTable
 
@@ -182,6 +182,7 @@ class Background:
         task.stdout.settle()
         task.stderr.settle()
         task.settle(ended, facts)
+        session.log.append(_run_event(task, ended))
         if task.listed and not session.closing:
             self.tasks.announce(task)
             self.save(task)
@@ -191,9 +192,17 @@ class Background:
         task.foreground = True
         task.status = TaskStatus.KILLED
         # Its caller is gone, and no notice was promised.
-        task.announced = True
+        task.announced = task.taken = True
         self.tasks.add(task)
         task.settle(ended, facts)
+        self.save(task)
+
+    def list_cut_off(self, task: Task) -> None:
+        """List an unlisted task whose caller has gone, for its output."""
+        task.task_id = self.tasks.next_id(task.session.identity.uid)
+        task.listed = task.foreground = task.announced = task.taken = True
+        task.status = TaskStatus.KILLED
+        self.tasks.add(task)
         self.save(task)
 
     async def stop_tasks(self, session: Session) -> None:
@@ -270,6 +279,24 @@ class Background:
             spare.cell.release(spare)
 
         self.nursery.start_soon(end)
+
+
+def _run_event(task: Task, ended: Ended) -> dict[str, object]:
+    known_by = {"task_id": task.task_id} if task.task_id else {}
+    return {
+        "type": "bash/run",
+        "run_id": task.run_id,
+        **known_by,
+        "command": task.command[:4096],
+        "workdir": task.workdir,
+        "mode": str(task.mode),
+        "exit_code": task.exit_code,
+        "signal": task.signal,
+        "timed_out": ended.cause == TIMEOUT,
+        "aborted": ended.cause == ABORT,
+        "denied": task.sandbox is not None and task.sandbox.denied,
+        "wall_ms": ended.wall_ms,
+    }
 
 
 def _new_task(

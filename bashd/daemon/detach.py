@@ -63,10 +63,19 @@ async def run_or_detach(
     finally:
         for unsubscribe in undo:
             unsubscribe()
-    if not settled:
+    if session.closing:
+        # Too late to be listed; the end of its cell is its own.
+        await task.done.wait()
+    # It may have settled after all while the streams were being ended.
+    if not task.settled:
         background.list(task)
         return DetachResult(result=None, task=task.info())
-    return DetachResult(result=_result(task, command), task=None)
+    result = _result(task, command)
+    if result.aborted and call.client.closed.aborted:
+        background.list_cut_off(task)
+    else:
+        _keep_or_discard(task, result)
+    return DetachResult(result=result, task=None)
 
 
 async def _wait(task: Task, timeout_s: float, limit_s: float) -> bool:
@@ -99,7 +108,7 @@ def _result(task: Task, command: Command) -> RunResult:
         raise task.failure
     if ended is None or (ended.lost and ended.cause is None):
         raise RunnerFailedError("the cell broke while the command ran")
-    result = RunResult(
+    return RunResult(
         exit_code=ended.exit_code,
         signal=ended.signal,
         timed_out=ended.cause == TIMEOUT,
@@ -112,9 +121,11 @@ def _result(task: Task, command: Command) -> RunResult:
         run_id=command.run_id,
         usage=usage(ended),
     )
+
+
+def _keep_or_discard(task: Task, result: RunResult) -> None:
     if result.stdout.spill_path or result.stderr.spill_path:
         task.session.spilled.extend((task.stdout, task.stderr))
     else:
         task.stdout.discard()
         task.stderr.discard()
-    return result

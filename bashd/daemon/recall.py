@@ -97,6 +97,7 @@ def task_record(task: Task) -> dict[str, Any]:
         "serial": task.serial,
         "settled": task.settled,
         "announced": task.announced,
+        "taken": task.taken,
     }
 
 
@@ -123,7 +124,7 @@ def restore_result(task: Task, record: dict[str, Any]) -> None:
     task.oom_killed = record.get("oom_killed", False)
     task.cursor_stdout, task.cursor_stderr = record["cursors"]
     task.cell_id, task.serial = record["cell_id"], record["serial"]
-    task.announced = record["announced"]
+    task.announced, task.taken = record["announced"], record["taken"]
     if record["settled"]:
         task.done.set()
 

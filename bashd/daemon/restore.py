@@ -105,8 +105,11 @@ class Restore:
         if not task.settled:
             session.active += 1
             self._waiting[task.cell_id or "", task.serial] = task
-        elif not task.announced:
+            return
+        if not task.announced:
             session.notices.append(task.task_id)
+        if not task.taken and task.owner is not None:
+            session.untaken.append(task.task_id)
 
     def find(self, cell_id: str) -> KnownCell | None:
         """Return the cell of a record, for whoever claims to bring it."""

@@ -58,6 +58,8 @@ class Session:
     env_removed: tuple[str, ...] = ()
     notices: list[str] = field(default_factory=list[str])
     """Ids of settled tasks that no subscriber has been told of yet."""
+    untaken: list[str] = field(default_factory=list[str])
+    """Ids of settled tasks whose owner has not taken the news of it."""
     spilled: list[StreamStore] = field(default_factory=list[StreamStore])
     """Stores of foreground runs whose spill files were advertised."""
     created_at: float = field(default_factory=time.time)

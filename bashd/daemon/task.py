@@ -57,6 +57,8 @@ class Task:
     ended: Ended | None = None
     announced: bool = False
     """A subscriber has been told that it settled."""
+    taken: bool = False
+    """Its owner has taken the news of that, for good."""
     host_pid: int = 0
     """Of the shell, while it runs; for accounting only, never for signals."""
     done: trio.Event = field(default_factory=trio.Event)

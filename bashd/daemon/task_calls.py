@@ -23,6 +23,7 @@ from bashd.protocol.messages import (
     TaskLogsParams,
     TaskLogsResult,
     TaskMaybe,
+    TaskNoticesParams,
     TaskParams,
     TaskReadMaybe,
 )
@@ -52,6 +53,7 @@ class TaskCalls:
             "task.kill": self._kill,
             "task.wait": self._wait,
             "task.subscribe": self._subscribe,
+            "task.take_notices": self._take_notices,
         }
 
     def _find(self, call: Call, task_id: str) -> Task:
@@ -141,8 +143,21 @@ class TaskCalls:
                 session.notices.append(task_id)
         return Empty()
 
+    async def _take_notices(self, call: Call, params: TaskNoticesParams) -> TaskList:
+        uid = call.caller.uid
+        session = self._sessions.find(uid, params.session_id)
+        settled = [self._tasks.find(uid, task_id) for task_id in session.untaken]
+        mine = [task for task in settled if task and task.owner == params.owner]
+        for task in mine:
+            session.untaken.remove(task.task_id)
+            task.taken = True
+            self._background.save(task)
+        return TaskList(tuple(task.info() for task in mine))
+
     def announce(self, task: Task) -> None:
         """Tell the session's subscribers, or keep it for the next one."""
+        if task.owner is not None:
+            task.session.untaken.append(task.task_id)
         clients = self._subscribers.get(task.session.session_id, [])
         told = [c.notify_nowait("task.done", TaskDone(task.info())) for c in clients]
         if any(told):

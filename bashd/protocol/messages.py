@@ -326,6 +326,14 @@ class TaskList:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskNoticesParams:
+    """Take the settled tasks of an owner that nobody has taken yet."""
+
+    session_id: str
+    owner: str
+
+
+@dataclass(frozen=True, slots=True)
 class TaskMaybe:
     """The task, or null for an unknown id."""
 
@@ -442,6 +450,7 @@ METHODS: Final[dict[str, tuple[type, type]]] = {
     "task.kill": (TaskParams, TaskKillResult),
     "task.wait": (TaskParams, TaskInfo),
     "task.subscribe": (SessionParams, Empty),
+    "task.take_notices": (TaskNoticesParams, TaskList),
     "approval.ask": (ApprovalAskParams, ApprovalOutcome),
     "approval.list": (Empty, ApprovalList),
     "approval.decide": (ApprovalDecideParams, Empty),
