@@ -65,8 +65,10 @@ from bashd.daemon.trust import check_own_code
 try:
     check_own_code()
 except BashdError as error:
-    sys.exit(error.message)
+    sys.stderr.write(error.message)
+    sys.exit(3)
 """
+_UNTRUSTED: Final = 3
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -170,6 +172,8 @@ def _check_code() -> None:
         text=True,
         check=False,
     )
+    if done.returncode not in (0, _UNTRUSTED):
+        raise HostError(f"this installation is broken: {done.stderr.strip()}")
     if done.returncode:
         raise HostError(
             f"{done.stderr.strip()}; a service for everybody must run code that is"

@@ -44,8 +44,8 @@ mount -t overlay -o "lowerdir=$lower,upperdir=$work/upper,workdir=$work/scratch"
 cd "$work/root"
 rm -f etc/machine-id etc/systemd/system/*.wants/* etc/hostname
 touch etc/machine-id
-# Its own name service and no old logs; no timers, no mounts of this machine's.
-rm -rf var/log/journal run/* tmp/* var/lib/bashd etc/bashd
+# /run and /tmp are new anyway; no logs, mounts, timers and daemons of this machine's.
+rm -rf var/log/journal var/lib/bashd etc/bashd
 : >etc/fstab
 for unit in systemd-timesyncd apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer \
     fstrim.timer man-db.timer dpkg-db-backup.timer systemd-networkd systemd-resolved \
