@@ -55,8 +55,18 @@ class Masks:
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Folders whose change may change the answer."""
-        return tuple(self.folders)
+        """Folders whose change may change the answer.
+
+        A folder that is missing cannot come without its parent changing, so its
+        nearest parent that exists stands for it: of some forty patterns' folders a
+        dozen are left to look at before each command.
+        """
+        return tuple(
+            dict.fromkeys(
+                path if folder.stamp is not None else _existing_parent(path)
+                for path, folder in self.folders.items()
+            )
+        )
 
 
 def stamp_of(path: str) -> FolderStamp | None:
@@ -69,6 +79,12 @@ def stamp_of(path: str) -> FolderStamp | None:
     except OSError:
         return None
     return (info.st_dev, info.st_ino, info.st_ctime_ns)
+
+
+def _existing_parent(path: str) -> str:
+    while path != "/" and stamp_of(path) is None:
+        path = path.rpartition("/")[0] or "/"
+    return path
 
 
 def find_masks(patterns: tuple[str, ...], before: Masks | None = None) -> Masks:
