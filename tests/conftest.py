@@ -117,6 +117,7 @@ class DaemonFactory(Protocol):
         caller: Account | None = None,
         runner: str = "auto",
         settings: Settings | None = None,
+        delegated: bool = False,
     ) -> RunningDaemon:
         """Start one; see `tests.support.daemons.start_daemon`."""
         ...
@@ -142,6 +143,7 @@ def daemon_factory(
         caller: Account | None = None,
         runner: str = "auto",
         settings: Settings | None = None,
+        delegated: bool = False,
     ) -> RunningDaemon:
         daemon = start_daemon(
             parent / f"daemon-{secrets.token_hex(4)}",
@@ -150,6 +152,7 @@ def daemon_factory(
             caller=caller,
             runner=runner,
             settings=settings,
+            delegated=delegated,
         )
         running.append(daemon)
         return daemon

@@ -42,6 +42,8 @@ _TREE: Final = "bashd"
 _OWN: Final = "daemon"
 _UNIFIED: Final = ""
 """How /proc/PID/cgroup names the hierarchy of version 2."""
+_MOUNT: Final = re.compile(r"(?:\S+ ){3}(\S+) (\S+) .*- cgroup(2?) \S+ (\S*)", re.ASCII)
+"""Root, mount point, version and options of a line of mountinfo."""
 _CELL: Final = re.compile("[0-9a-f]{16}")
 _NEW_S: Final = 60.0
 _ESCAPED: Final = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
@@ -118,14 +120,14 @@ def parse_mounts(text: str) -> list[Mount]:
     """Return the hierarchies in a /proc/PID/mountinfo. Source: proc_pid_mountinfo(5)."""
     found: list[Mount] = []
     for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, (kind, _, options) = before.split(" "), after.split(" ", 2)
-        if kind == "cgroup2":
-            found.append(Mount(_unescaped(fields[4]), fields[3], frozenset()))
-        elif kind == "cgroup":
-            names = frozenset(options.split(",")) & set(CONTROLLERS)
-            if names:
-                found.append(Mount(_unescaped(fields[4]), fields[3], names))
+        match = _MOUNT.match(line)
+        if match is None:
+            continue
+        root, point, version, options = match.groups()
+        names = frozenset(options.split(",")) & set(CONTROLLERS)
+        if version == "2" or names:
+            names = frozenset() if version == "2" else names
+            found.append(Mount(_unescaped(point), root, names))
     return found
 
 
@@ -133,7 +135,7 @@ def parse_membership(text: str) -> dict[str, str]:
     """Return controller (empty for version 2) to path, from a /proc/PID/cgroup."""
     found: dict[str, str] = {}
     for line in text.splitlines():
-        _, names, path = line.split(":", 2)
+        _, names, path = [*line.split(":", 2), "", ""][:3]
         for name in names.split(","):
             found[name] = path
     return found

@@ -25,6 +25,8 @@ ABORT = "abort"
 KILL = "kill"
 _LAST_LOOK_S = 0.05
 """Least time for the pipes after a kill ladder; what lies in them is taken anyway."""
+_CHILD_KILLED = 128 + signal.SIGKILL
+"""Exit status of a shell whose last command was killed."""
 _START_S = 0.1
 """A start takes some milliseconds. SIGCONT does nothing to one that is only slow."""
 _START_AGAIN_S = 1.0
@@ -114,6 +116,7 @@ async def drive(
     *on_progress* is called whenever a stream has grown; *followers* read live.
     """
     began = trio.current_time()
+    oom_kills_before = spare.cell.oom_kills()
     stop.bind(spare.wake)
     out_fd, spare.stdout_fd = spare.stdout_fd, -1
     err_fd, spare.stderr_fd = spare.stderr_fd, -1
@@ -132,7 +135,7 @@ async def drive(
             # A background child still writes there; it must not die of SIGPIPE.
             spare.cell.finish_later(partial(sink, fd))
     spare.came_to = spare.outcome()
-    ended = _ended(spare, stop, began)
+    ended = _ended(spare, stop, began, oom_kills_before)
     _let_go(spare, marker, ladder_ends)
     return ended
 
@@ -192,18 +195,24 @@ async def _cancel_when_forced(stop: Stop, scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def _ended(spare: Spare, stop: Stop, began: float) -> Ended:
+def _ended(spare: Spare, stop: Stop, began: float, oom_kills_before: int) -> Ended:
     wall_ms = round((trio.current_time() - began) * 1000)
     report = spare.exit
     if report is None:
         return lost(stop.cause, wall_ms)
     status = report.status
     number = status & 0x7F
-    cpu_us, max_rss_bytes, oom_killed = report.cpu_us, report.max_rss_kib * 1024, False
+    cpu_us, max_rss_bytes = report.cpu_us, report.max_rss_kib * 1024
+    # Counted for the cell as a whole, it is this command's if it shows the mark.
+    oom_killed = (
+        (number == signal.SIGKILL or status >> 8 == _CHILD_KILLED)
+        and stop.cause is None
+        and spare.cell.oom_kills() > oom_kills_before
+    )
     if spare.group is not None:
         cpu_us = max(cpu_us, spare.group.cpu_us())
         max_rss_bytes = spare.group.peak_bytes() or max_rss_bytes
-        oom_killed = spare.group.oom_kills() > 0
+        oom_killed = oom_killed or spare.group.oom_kills() > 0
     return Ended(
         exit_code=None if number else status >> 8,
         signal=signal_name(number) if number else None,
@@ -223,7 +232,8 @@ def _let_go(spare: Spare, marker: bytes, ladder_ends: float | None) -> None:
     until then the shell's pid stays taken. The result does not wait for that.
     """
     if ladder_ends is None:
-        spare.cell.release(spare)
+        # After the answer: waking the launcher costs more than all of the settlement.
+        trio.lowlevel.current_trio_token().run_sync_soon(spare.cell.release, spare)
         return
 
     async def finish() -> None:

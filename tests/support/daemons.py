@@ -32,6 +32,8 @@ _START_S = 30
 _STOP_S = 30
 """Seconds for a clean stop: the grace of every running task and a margin."""
 
+_CONFIG = "bashd.toml"
+
 Settings = dict[str, dict[str, object]]
 """Sections and keys of bashd.toml."""
 
@@ -187,6 +189,19 @@ class RunningDaemon:
         self.process.kill()
         self.process.wait()
 
+    def start_again(self) -> None:
+        """Start a successor in the place of a daemon that was killed.
+
+        Raises:
+            DaemonFailedError: It is not ready.
+        """
+        self.process, said = _launch(
+            self.folder, self.install, self.account, self.enclosure
+        )
+        if said != "ready\n":
+            msg = f"the successor said {said!r}\n--- log\n{self.log}"
+            raise DaemonFailedError(msg)
+
 
 def start_daemon(
     folder: Path,
@@ -196,6 +211,7 @@ def start_daemon(
     caller: Account | None = None,
     runner: str = "auto",
     settings: Settings | None = None,
+    delegated: bool = False,
 ) -> RunningDaemon:
     """Start a daemon and return once it accepts.
 
@@ -206,6 +222,8 @@ def start_daemon(
         caller: Who will talk to it; *account* by default.
         runner: ``auto``, ``bwrap`` or ``landlock``.
         settings: Sections and keys of bashd.toml that win over the test's own.
+        delegated: Give *account* the cgroup the daemon is in, as a service manager
+            does for a user's service.
 
     Raises:
         DaemonFailedError: It ended, or said something else than that it is ready.
@@ -214,13 +232,32 @@ def start_daemon(
     before = mounts()
     _make_folders(folder, account)
     sections = _sections(folder, account, caller, runner)
-    config = _write_config(folder, sections, settings or {})
-    read_fd, write_fd = os.pipe()
+    _write_config(folder, sections, settings or {})
     enclosure = Enclosure()
+    if delegated:
+        enclosure.delegate_to(account.uid, account.gid)
+    process, said = _launch(folder, install, account, enclosure)
+    daemon = RunningDaemon(
+        account, caller, install, folder, enclosure, process, runner, before
+    )
+    if said != "ready\n":
+        enclosure.close()
+        process.wait()
+        msg = f"the daemon is not ready, it said {said!r}\n--- log\n{daemon.log}"
+        daemon.remove_folders()
+        raise DaemonFailedError(msg)
+    return daemon
+
+
+def _launch(
+    folder: Path, install: Install, account: Account, enclosure: Enclosure
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start the daemon of *folder*; return it and what it said when it was ready."""
+    read_fd, write_fd = os.pipe()
     argv = [
         *(install.python, "-P", "-m", "bashd.daemon"),
         *("--socket", str(folder / "run" / "bashd.sock")),
-        *("--config", str(config), "--ready-fd", str(write_fd)),
+        *("--config", str(folder / _CONFIG), "--ready-fd", str(write_fd)),
     ]
     process = enclosure.start(
         argv_as(account, argv),
@@ -230,17 +267,7 @@ def start_daemon(
         pass_fds=[write_fd],
     )
     os.close(write_fd)
-    daemon = RunningDaemon(
-        account, caller, install, folder, enclosure, process, runner, before
-    )
-    said = _read_until_closed(read_fd, _START_S)
-    if said != "ready\n":
-        enclosure.close()
-        process.wait()
-        msg = f"the daemon is not ready, it said {said!r}\n--- log\n{daemon.log}"
-        daemon.remove_folders()
-        raise DaemonFailedError(msg)
-    return daemon
+    return process, _read_until_closed(read_fd, _START_S)
 
 
 def _make_folders(folder: Path, account: Account) -> None:
@@ -264,13 +291,12 @@ def _sections(folder: Path, account: Account, caller: Account, runner: str) -> S
     return sections
 
 
-def _write_config(folder: Path, sections: Settings, settings: Settings) -> Path:
+def _write_config(folder: Path, sections: Settings, settings: Settings) -> None:
     for name, keys in settings.items():
         sections.setdefault(name, {}).update(keys)
-    config = folder / "bashd.toml"
+    config = folder / _CONFIG
     config.write_text(toml(sections))
     config.chmod(0o644)
-    return config
 
 
 def toml(sections: Settings) -> str:

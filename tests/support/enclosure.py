@@ -80,6 +80,13 @@ class Enclosure:
         self._root_pid = process.pid
         return process
 
+    def delegate_to(self, uid: int, gid: int) -> None:
+        """Let a user make cgroups inside. Source: cgroups(7), delegation."""
+        if self._folder is not None:
+            os.chown(self._folder, uid, gid)
+            for name in ("cgroup.procs", "cgroup.subtree_control", "cgroup.threads"):
+                os.chown(self._folder / name, uid, gid)
+
     def pids(self) -> frozenset[int]:
         """Return the live processes inside; zombies do not count."""
         if self._folder is not None:
