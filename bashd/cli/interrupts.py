@@ -7,6 +7,7 @@ import signal
 
 TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import FrameType
     from typing import Final
 
@@ -19,16 +20,21 @@ class Interrupts:
 
     A signal that was ignored when we started (``nohup``, a background job of a script)
     stays ignored.
+
+    Args:
+        numbers: Other signals to count as well, or instead.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, numbers: Sequence[int] = (signal.SIGINT, signal.SIGTERM)
+    ) -> None:
         self.count = 0
         self.first: int | None = None
         """Number of the first signal."""
         self.wake_fd, write_fd = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         """Readable once a signal has arrived; for poll."""
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in numbers:
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._arrived)
 

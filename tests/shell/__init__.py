@@ -1,0 +1,1 @@
+"""bashd-sh under the programs that call a shell."""
