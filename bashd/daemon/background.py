@@ -29,6 +29,7 @@ from bashd.daemon.pidfd import host_pid
 from bashd.daemon.records import Records
 from bashd.daemon.run import ABORT, KILL, TIMEOUT, Ended, Followers, Stop, drive, lost
 from bashd.daemon.session import Session
+from bashd.daemon.shares import Shares
 from bashd.daemon.task import Task, TaskTable
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Background:
     tasks: TaskTable
     records: Records
     nursery: trio.Nursery
-    max_tasks: int
+    shares: Shares
     """Running tasks per user."""
     grace_s: float
 
@@ -103,7 +104,7 @@ class Background:
     def _check_quota(self, session: Session) -> None:
         uid = session.identity.uid
         running = sum(not task.settled for task in self.tasks.of_user(uid))
-        if running >= self.max_tasks:
+        if running >= self.shares.limits(session.identity).tasks:
             raise LimitError(
                 f"{running} tasks are running for this user; kill one, or raise"
                 " [limits] tasks"

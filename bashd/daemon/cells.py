@@ -8,6 +8,7 @@ its running tasks go on in it while the next command gets a fresh one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -167,6 +168,10 @@ class SessionCells:
     """By cell id: what a record needs of every cell that may hold a task."""
     on_change: Callable[[], None] = _nothing
     """Called when *built* has changed."""
+    room: Callable[[], contextlib.AbstractAsyncContextManager[None]] = (
+        contextlib.nullcontext
+    )
+    """Held while a cell is built: whoever counts cells makes room for it."""
     building: dict[CellKey, trio.Lock] = field(
         default_factory=dict[CellKey, trio.Lock]
     )
@@ -197,7 +202,8 @@ class SessionCells:
                 if await self._still_fits(slot, key, policy):
                     return slot
                 self.retire(key)
-            slot = await self._build(key, policy)
+            async with self.room():
+                slot = await self._build(key, policy)
             self.slots[key] = slot
             return slot
 
@@ -435,6 +441,17 @@ class SessionCells:
         """Return every cell that has not ended, retired ones included."""
         cells = [slot.cell for slot in self.slots.values()] + self.retired
         return [cell for cell in cells if not cell.lost]
+
+    def idle(self) -> list[Cell]:
+        """Return cells without a command: they may end, the next call builds anew."""
+        return [cell for cell in self.live() if not cell.running]
+
+    async def end_cell(self, cell: Cell) -> None:
+        """End one cell of the session and whatever runs in it."""
+        self.discard(cell)
+        if cell in self.retired:
+            self.retired.remove(cell)
+        await cell.end()
 
     async def reap(self, idle_s: float) -> None:
         """End retired cells without tasks and cells idle for longer than *idle_s*."""

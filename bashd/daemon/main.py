@@ -184,7 +184,9 @@ async def _serve(
         allow_root=config.daemon.allow_root,
         socket_gid=_group(config) if config.daemon.group else listener.gid,
         exemptions=_exemptions(config),
-        bounds=Bounds(connections_per_uid=config.limits.connections),
+        # A ceiling may give a user more or fewer; whose it is shows a moment later.
+        bounds=Bounds(connections_per_uid=_most_connections(config)),
+        connections_of=lambda who: service.shares.limits(who).connections,
     )
 
     async def reload() -> None:
@@ -205,6 +207,13 @@ async def _serve(
             idle_exit_s=options.idle_exit_s,
         )
     )
+
+
+def _most_connections(config: Config) -> int:
+    ceilings = config.ceilings
+    tables = (ceilings.everybody, *ceilings.groups.values(), *ceilings.users.values())
+    given = (table.get("quotas.connections", 0) for table in tables)
+    return max(config.limits.connections, *given)
 
 
 def _load(options: Options) -> Config:

@@ -138,6 +138,19 @@ class Quota:
         self.connections += 1
         return Holding(share, self._bounds.held_bytes_per_uid)
 
+    def check(self, holding: Holding, limit: int) -> None:
+        """Say whether the uid of *holding*, admitted already, has one too many.
+
+        Raises:
+            LimitError: It has more than *limit* connections.
+        """
+        share = self._shares[holding.uid]
+        if share.connections > limit:
+            raise LimitError(
+                f"uid {share.uid} has {limit} connections already, the most it may"
+                " have; close some"
+            )
+
     def release(self, holding: Holding) -> None:
         """Count one connection less; a uid without any is forgotten."""
         share = self._shares[holding.uid]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from bashd.core.errors import BashdError
+from bashd.core.errors import BashdError, LimitError
 from bashd.daemon.access import check_connector
 from bashd.daemon.answers import error_line
 from bashd.daemon.api import Connection
@@ -32,8 +32,11 @@ from bashd.daemon.people import People
 from bashd.daemon.quota import Bounds, Holding, Quota
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bashd.daemon.access import ConfinedAs
     from bashd.daemon.call import Dispatch
+    from bashd.daemon.identity import Identity
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ class Server:
         socket_gid: The group a root daemon serves; None: root only.
         exemptions: ``[daemon] confined_callers``.
         bounds: What connections may take.
+        connections_of: How many of them one user may have; None: as in *bounds*.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Server:
         socket_gid: int | None = None,
         exemptions: Exemptions | None = None,
         bounds: Bounds | None = None,
+        connections_of: Callable[[Identity], int] | None = None,
     ) -> None:
         self._listener = listener
         self._dispatch = dispatch
@@ -81,6 +86,7 @@ class Server:
         """Likewise, for processes that are heard for the first time then."""
         self._bounds = bounds or Bounds()
         self._quota = Quota(self._bounds)
+        self._connections_of = connections_of
         self._people = People()
         self._open: set[Connection] = set()
         self._accepted = 0
@@ -170,6 +176,13 @@ class Server:
             ask_for_credentials(sock)
             pidfd = connector_pidfd(sock)
             identity = await self._people.identity(connector.uid, connector.gid, groups)
+            if self._connections_of is not None:
+                try:
+                    self._quota.check(holding, self._connections_of(identity))
+                except LimitError as error:
+                    _say_why(sock, error)
+                    await _wait_until_read(sock)
+                    return
             senders = Senders(connector, identity, self._judge, pidfd)
             connection = Connection(
                 sock,
@@ -199,11 +212,7 @@ class Server:
         self, sock: socket.socket, error: BashdError, nursery: trio.Nursery
     ) -> None:
         logger.info("a connection was refused: %s", error.message)
-        with contextlib.suppress(OSError):  # it may not have waited
-            sock.send(
-                error_line(None, error), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-            )
-            sock.shutdown(socket.SHUT_WR)
+        _say_why(sock, error)
         if self._leaving < _MOST_LEAVING:
             self._leaving += 1
             nursery.start_soon(self._see_off, sock)
@@ -211,16 +220,8 @@ class Server:
             sock.close()
 
     async def _see_off(self, sock: socket.socket) -> None:
-        """Let a client that was refused send its first request, and read why.
-
-        Were the socket closed at once, its write would fail, and it would not look.
-        """
         try:
-            with trio.move_on_after(_SEE_OFF_S):
-                await trio.lowlevel.wait_readable(sock)
-                with contextlib.suppress(OSError):
-                    while sock.recv(_SEE_OFF_BYTES):
-                        await trio.lowlevel.wait_readable(sock)
+            await _wait_until_read(sock)
         finally:
             self._leaving -= 1
             trio.lowlevel.notify_closing(sock)
@@ -232,3 +233,21 @@ class Server:
     def _signal(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+
+
+def _say_why(sock: socket.socket, error: BashdError) -> None:
+    with contextlib.suppress(OSError):  # it may not have waited
+        sock.send(error_line(None, error), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        sock.shutdown(socket.SHUT_WR)
+
+
+async def _wait_until_read(sock: socket.socket) -> None:
+    """Let a client that was refused send its first request, and read why.
+
+    Were the socket closed at once, its write would fail, and it would not look.
+    """
+    with trio.move_on_after(_SEE_OFF_S):
+        await trio.lowlevel.wait_readable(sock)
+        with contextlib.suppress(OSError):
+            while sock.recv(_SEE_OFF_BYTES):
+                await trio.lowlevel.wait_readable(sock)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import grp
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,7 +39,7 @@ from bashd.daemon.evidence import Evidence
 from bashd.daemon.execution import Command, Execution
 from bashd.daemon.folders import DaemonFolders
 from bashd.daemon.foreground import Foreground, ForegroundRun
-from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.identity import run_as
 from bashd.daemon.judgement import Judge
 from bashd.daemon.output import StreamStore
 from bashd.daemon.policies import PolicyStore, User
@@ -52,6 +51,7 @@ from bashd.daemon.runners import Runners
 from bashd.daemon.session import Session
 from bashd.daemon.session_calls import SessionCalls
 from bashd.daemon.sessions import Sessions
+from bashd.daemon.shares import Shares, group_names
 from bashd.daemon.survey import MountTable
 from bashd.daemon.task import Task, TaskTable
 from bashd.daemon.task_calls import TaskCalls
@@ -101,7 +101,10 @@ class Service:
         if adoption is not None:
             self._environment.home = adoption.home(config.daemon.orphan_timeout_s)
         self.records = Records(folders.state_dir)
-        self.sessions = Sessions(config, folders, self._environment, self.records)
+        self.shares = Shares(config)
+        self.sessions = Sessions(
+            config, folders, self._environment, self.records, shares=self.shares
+        )
         self.runners = Runners(
             config.sandbox.runner,
             self._probe,
@@ -139,7 +142,7 @@ class Service:
                 self.tasks,
                 self.records,
                 nursery,
-                self.config.limits.tasks,
+                self.shares,
                 self.config.executor.grace_ms / 1000,
             )
             task_calls = TaskCalls(self.tasks, self.sessions, self._background)
@@ -465,7 +468,7 @@ class Service:
             identity = session.identity
             config_home = session.ambient.get("XDG_CONFIG_HOME", "")
             runtime = session.ambient.get("XDG_RUNTIME_DIR", "")
-            groups = tuple(_group_names(identity))
+            groups = group_names(identity)
             user = User(
                 identity.name,
                 groups,
@@ -489,16 +492,6 @@ def _reach(session: Session, cell: Cell) -> ConfinedAs | None:
     built = session.cells.built.get(cell.cell_id)
     policy = None if built is None else built.policy
     return ConfinedAs(session.session_id, mode, policy)
-
-
-def _group_names(identity: Identity) -> list[str]:
-    names: list[str] = []
-    for gid in dict.fromkeys((identity.gid, *identity.groups)):
-        try:
-            names.append(grp.getgrgid(gid).gr_name)
-        except KeyError:
-            continue
-    return names
 
 
 def _ancestors(pid: int) -> list[int]:

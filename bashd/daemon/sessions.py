@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
 import trio
@@ -21,6 +23,7 @@ from bashd.daemon.output import OutputBudget, OutputDirectory
 from bashd.daemon.records import Records
 from bashd.daemon.session import Session
 from bashd.daemon.session_log import SessionLog
+from bashd.daemon.shares import Shares
 
 _CLOSE_TIMEOUT_S = 30.0
 
@@ -37,6 +40,8 @@ class Sessions:
         folders: DaemonFolders,
         environment: Environment,
         records: Records,
+        *,
+        shares: Shares,
     ) -> None:
         self._config = config
         self._records = records
@@ -45,7 +50,9 @@ class Sessions:
         self._by_id: dict[str, Session] = {}
         self._defaults: dict[DefaultKey, Session] = {}
         self._opening: dict[DefaultKey, trio.Lock] = {}
-        self._budget = OutputBudget(config.limits.output_bytes)
+        self._shares = shares
+        self._building: Counter[int] = Counter()
+        """Cells that are being built, by uid."""
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_id.values()))
@@ -128,7 +135,7 @@ class Sessions:
         return session
 
     async def _open(self, identity: Identity, path: str) -> Session:
-        limit = self._config.limits.sessions
+        limit = self._shares.limits(identity).sessions
         if len(self.of_user(identity.uid)) >= limit:
             raise LimitError(
                 f"{limit} sessions are open for this user; close one with"
@@ -150,14 +157,48 @@ class Sessions:
             network=network,
             output=output,
             budget=OutputBudget(
-                self._config.limits.session_output_bytes, parent=self._budget
+                self._shares.limits(identity).session_output_bytes,
+                parent=self._shares.output(identity),
             ),
             log=SessionLog(output),
             approval=self._config.approval.policy,
         )
         session.cells.on_change = lambda: self.save(session)
+        session.cells.room = lambda: self._room_for_cell(identity)
         self._by_id[session_id] = session
         return session
+
+    @contextlib.asynccontextmanager
+    async def _room_for_cell(self, identity: Identity) -> AsyncGenerator[None]:
+        """Let a cell of a user's be built, in the place of an idle one if need be.
+
+        Raises:
+            LimitError: The user has as many as allowed, and all are at work.
+        """
+        uid, limit = identity.uid, self._shares.limits(identity).cells
+        while self._count_cells(uid) >= limit:
+            idle = [
+                (cell.last_used, session.cells, cell)
+                for session in self
+                if session.identity.uid == uid
+                for cell in session.cells.idle()
+            ]
+            if not idle:
+                raise LimitError(
+                    f"{limit} cells of this user are at work; wait for a command to"
+                    " end, or raise [limits] cells"
+                )
+            _, cells, cell = min(idle, key=lambda entry: entry[0])
+            await cells.end_cell(cell)
+        self._building[uid] += 1
+        try:
+            yield
+        finally:
+            self._building[uid] -= 1
+
+    def _count_cells(self, uid: int) -> int:
+        live = (len(s.cells.live()) for s in self if s.identity.uid == uid)
+        return sum(live) + self._building[uid]
 
     def save(self, session: Session) -> None:
         """Keep the session's record up to date."""
