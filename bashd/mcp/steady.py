@@ -52,8 +52,6 @@ class Reach:
     """Which daemon and which session."""
 
     socket: str | None = None
-    host: str | None = None
-    """``ssh://[user@]host[:port]`` when it is another machine's."""
     cwd: str | None = None
     mode: Mode | None = None
     policy: str | None = None
@@ -61,6 +59,8 @@ class Reach:
     """Come back to this one; *cwd*, *mode* and *policy* are for a new one."""
     autostart: bool = True
     """Start the user's own daemon when a call needs one and there is none."""
+    host: str | None = None
+    """``ssh://[user@]host[:port]`` when it is another machine's."""
 
 
 @asynccontextmanager
