@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bashd.daemon.process import is_kept
+from tests.support.stage import Install
 
 _REPOSITORY = Path(__file__).parents[3]
 _SHOW = """
@@ -79,7 +80,7 @@ def test_only_what_the_daemon_needs_is_kept(name: str):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become another user")
-def test_another_process_of_the_same_uid_cannot_look_into_it():
+def test_another_process_of_the_same_uid_cannot_look_into_it(install: Install):
     """Positive control first: without the hardening, it can."""
     code = (
         "import os, subprocess, sys\n"
@@ -96,20 +97,11 @@ def test_another_process_of_the_same_uid_cannot_look_into_it():
         done = subprocess.run(
             [
                 *("setpriv", "--reuid=65534", "--clear-groups", "--"),
-                *("/usr/bin/python3", "-c", code, hardened),
+                *(install.python, "-c", code, hardened),
             ],
-            env={
-                "PYTHONPATH": f"{_REPOSITORY}:{_site_packages()}",
-                "PATH": "/usr/bin:/bin",
-            },
+            env={"PATH": "/usr/bin:/bin"},
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            pytest.skip(f"no interpreter that nobody can use: {done.stderr}")
-        assert done.stdout.strip() == status
-
-
-def _site_packages() -> str:
-    return next(path for path in sys.path if path.endswith("site-packages"))
+        assert done.stdout.strip() == status, done.stderr
