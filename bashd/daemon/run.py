@@ -29,6 +29,7 @@ _CHILD_KILLED = 128 + signal.SIGKILL
 """Exit status of a shell whose last command was killed."""
 _START_S = 0.1
 """A start takes some milliseconds. SIGCONT does nothing to one that is only slow."""
+_START_LOOK_S = 0.002
 _START_AGAIN_S = 1.0
 
 
@@ -161,6 +162,7 @@ async def _wait_end(
     cell = spare.cell
     ladder_ends = trio.current_time() + grace_s
     if not stop.force:
+        await _let_start(spare)
         cell.signal(spare, signal.SIGTERM)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_forced, stop, nursery.cancel_scope)
@@ -172,6 +174,18 @@ async def _wait_end(
         ladder_ends = trio.current_time()
         await spare.exited.wait()
     return ladder_ends
+
+
+async def _let_start(spare: Spare) -> None:
+    """Wait until a spare that has its request is bash, so that SIGTERM reaches it.
+
+    Before exec it catches every signal and does nothing; a TERM sent to it then would
+    be lost, and the command would run on until the grace is over. A stop this early is
+    rare and a start short, so looking every two milliseconds will do.
+    """
+    with trio.move_on_after(_START_AGAIN_S):
+        while not (spare.exited.is_set() or spare.has_started()):
+            await trio.sleep(_START_LOOK_S)
 
 
 async def _wait_started(spare: Spare, deadline: float) -> None:
