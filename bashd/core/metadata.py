@@ -58,11 +58,12 @@ class Entry(NamedTuple):
     size: int
     mtime_ns: int
     ctime_ns: int
+    """Of a folder, its birth (or 0): numbers of inodes are used again."""
 
     @property
-    def identity(self) -> tuple[int, int]:
+    def identity(self) -> tuple[int, int, int]:
         """What a rename keeps and a replacement changes."""
-        return (self.dev, self.ino)
+        return (self.dev, self.ino, self.ctime_ns if self.type == "d" else 0)
 
     @property
     def executable(self) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 import trio
 
 from bashd.core.errors import BashdError, LimitError, SandboxUnavailableError
+from bashd.core.metadata import Findings
 from bashd.core.model import SandboxFacts, TaskStatus
 from bashd.daemon import recall
 from bashd.daemon.cell import Spare
@@ -34,6 +35,7 @@ from bashd.daemon.task import Task, TaskTable
 
 logger = logging.getLogger(__name__)
 
+_NOTHING_FOUND = Findings()
 _NEVER_RAN = lost()
 
 
@@ -166,9 +168,15 @@ class Background:
             followers=followers,
             announce=announce,
         )
-        return ended, await self._facts(
-            started.slot.built, ended, task, started.trail, command.environment.removed
+        facts = await self._facts(
+            started.slot.built,
+            ended,
+            task,
+            started.trail,
+            env_removed=command.environment.removed,
+            findings=started.findings,
         )
+        return ended, facts
 
     def save(self, task: Task) -> None:
         """Keep the task's record up to date."""
@@ -227,7 +235,9 @@ class Background:
         ended: Ended,
         task: Task,
         trail: Trail | None,
+        *,
         env_removed: tuple[str, ...] = (),
+        findings: Findings = _NOTHING_FOUND,
     ) -> SandboxFacts | None:
         facts = await self.judge.facts(
             Case(
@@ -239,6 +249,7 @@ class Background:
                 task.workdir,
                 env_removed,
                 trail,
+                findings,
             )
         )
         # Full access: a foreground result says so, a task carries no facts.

@@ -302,6 +302,10 @@ class Cell:
         if group is not None and self.groups is not None:
             self.groups.cgroups.retire(group)
 
+    def pidfds(self) -> list[int]:
+        """Return the pidfds of every spare and command that is known."""
+        return [spare.pidfd for spare in self._known.values() if spare.pidfd >= 0]
+
     def mark_task(self, spare: Spare) -> None:
         """Have the launcher keep this command through a death of the daemon."""
         self._send(wire.pack(wire.TASK, b"%d" % spare.serial))

@@ -27,7 +27,9 @@ from bashd.daemon import code, folders, survey, walls
 from bashd.daemon.cell import Cell, CellSpec, open_cell
 from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.leftovers import CellFamily
 from bashd.daemon.limits import PIDS, rlimits, threads_of
+from bashd.daemon.metadata import Guards, Key, MetadataGuard, key_of
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.seccomp import Switches, compile_filter
 from bashd.daemon.survey import MountTable, Question, Workdir
@@ -98,6 +100,10 @@ class Slot:
     plan: Plan
     walls: Walls | None
     """What it was built from; None under full access."""
+    guard: MetadataGuard | None
+    """None where nothing protected can be written to."""
+    family: CellFamily | None
+    """Likewise."""
     generation: int
     root: Workdir
     rlimits: tuple[tuple[int, int], ...]
@@ -150,6 +156,8 @@ class Environment:
     """How keepers find a new daemon; None: cells end with this one."""
     guarded: tuple[str, ...] = ()
     """The daemon's own configuration: protected in every writable root."""
+    guards: Guards = field(default_factory=Guards)
+    """Check after each command what became of protected metadata."""
     records_on: Callable[[], bool] = _never
     """Whether the kernel records refusals and they are read."""
 
@@ -172,6 +180,8 @@ class SessionCells:
         contextlib.nullcontext
     )
     """Held while a cell is built: whoever counts cells makes room for it."""
+    guards: dict[Key, MetadataGuard] = field(default_factory=dict[Key, MetadataGuard])
+    """Those in use by this session's cells; given back at its end."""
     building: dict[CellKey, trio.Lock] = field(
         default_factory=dict[CellKey, trio.Lock]
     )
@@ -219,10 +229,12 @@ class SessionCells:
 
         seen = slot.walls
         assert seen is not None  # noqa: S101 - only full access has none
-        asked = self._question(key, policy)
+        asked = self._question(key, policy, slot.guard)
         return await run_as(self.identity, lambda: seen.stand(asked))
 
-    def _question(self, key: CellKey, policy: Policy) -> Question:
+    def _question(
+        self, key: CellKey, policy: Policy, guard: MetadataGuard | None
+    ) -> Question:
         return walls.question(
             policy,
             workspace=key.root,
@@ -230,7 +242,28 @@ class SessionCells:
             around=key.around,
             runner=key.runner,
             guarded=self.environment.guarded,
+            repositories=() if guard is None else guard.repositories,
         )
+
+    async def _guard(self, key: CellKey, policy: Policy) -> MetadataGuard | None:
+        """Return the guard of what is protected in a cell's roots.
+
+        Raises:
+            StartError: The workspace is not usable.
+        """
+        asked = self._question(key, policy, None)
+        if not asked.writes:
+            return None
+        deep = key.runner == LANDLOCK
+        guard_key = key_of(asked, deep=deep)
+        guard = self.guards.get(guard_key)
+        if guard is None:
+            acquire = self.environment.guards.acquire
+            guard = self.guards[guard_key] = acquire(
+                guard_key, self.identity, deep=deep
+            )
+        await guard.prepare(asked)
+        return guard
 
     async def _build(self, key: CellKey, policy: Policy) -> Slot:
         """Make a cell; again where the host changed under the runner's hands.
@@ -241,15 +274,19 @@ class SessionCells:
         for attempt in range(_BUILDS):
             generation = self.environment.mounts.check()
             seen: Walls | None = None
+            guard = await self._guard(key, policy)
             if key.mode.confines:
-                asked = self._question(key, policy)
+                asked = self._question(key, policy, guard)
                 seen = await run_as(self.identity, lambda: Walls.look(asked))  # noqa: B023 - awaited here
             try:
-                return await self._build_once(key, policy, seen, generation)
+                slot = await self._build_once(key, policy, seen, generation)
             except RunnerFailedError:
                 last = attempt + 1 == _BUILDS
                 if last or seen is None or not await self._has_changed(seen):
                     raise
+            else:
+                slot.guard = guard
+                return slot
         raise AssertionError  # the last attempt returns or raises
 
     async def _has_changed(self, seen: Walls) -> bool:
@@ -300,6 +337,10 @@ class SessionCells:
         spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))
         limits = await self._rlimits(key, policy)
         cell = await open_cell(spec, groups)
+        family = None
+        if policy.mode is Mode.WORKSPACE_WRITE:
+            # Now, while the zygote is the only child there is.
+            family = CellFamily.of_new_cell(cell, has_runner=key.runner == BWRAP)
         self.environment.spawn(cell)
         cell.keep_spares = self.environment.spares
         cell.ask_for_spares(cell.keep_spares)
@@ -307,7 +348,7 @@ class SessionCells:
         self.built[cell_id] = built
         self.on_change()
         return Slot(
-            cell_id, cell, built, plan, seen, generation, root, limits
+            cell_id, cell, built, plan, seen, None, family, generation, root, limits
         )
 
     async def _rlimits(
@@ -475,6 +516,8 @@ class SessionCells:
         async with trio.open_nursery() as nursery:
             for cell in cells:
                 nursery.start_soon(cell.end)
+        while self.guards:
+            self.environment.guards.release(self.guards.popitem()[0])
 
 
 _LOG_ABI = 7

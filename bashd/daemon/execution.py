@@ -17,14 +17,18 @@ import trio
 from bashd.core.config import Config
 from bashd.core.environment import Facts, choose_bashd_home, compose
 from bashd.core.errors import RunnerFailedError, StartError
+from bashd.core.metadata import Findings
 from bashd.core.model import ExecSpec, Mode, Usage
 from bashd.core.policy import Policy
 from bashd.core.resolve import with_wall_limit
 from bashd.daemon import survey
 from bashd.daemon.cell import Spare
-from bashd.daemon.cells import LANDLOCK, BuiltCell, Slot
+from bashd.daemon.cells import LANDLOCK, Slot
+from bashd.daemon.cgroup import Group
 from bashd.daemon.evidence import Evidence, Trail
 from bashd.daemon.identity import run_as
+from bashd.daemon.leftovers import Leftover
+from bashd.daemon.metadata import Ticket
 from bashd.daemon.output import StreamStore
 from bashd.daemon.ready import Ready
 from bashd.daemon.run import Ended, Followers, Stop, drive
@@ -41,6 +45,8 @@ a cell may have lost a mount, and the fresh cell may meet the same once more."""
 _BUILDS = 3
 """Tries to build a cell from a fresh survey of the host."""
 _ENVIRONMENT_ERRORS = frozenset({"mounts", "workdir-changed"})
+
+_NOTHING_FOUND = Findings()
 
 LoadPolicy = Callable[[Session, str | None, Mode | None], Awaitable[Policy]]
 """Session, policy name and mode of the call to the policy with absolute paths."""
@@ -71,6 +77,10 @@ class Started:
     workdir: Workdir
     trail: Trail | None = None
     """What the kernel records of it; None where that is not read."""
+    ticket: Ticket | None = None
+    """None where nothing protected can be written to."""
+    findings: Findings = _NOTHING_FOUND
+    """What the check of protected metadata came to."""
 
 
 class Execution:
@@ -211,6 +221,8 @@ class Execution:
             if command.mode.confines:
                 trail = self._evidence.begin(spare.pidfd, covered=slot.built.logged)
             started = Started(spare, slot, workdir, trail)
+            if slot.guard is not None and slot.walls is not None:
+                started.ticket = await slot.guard.begin(slot.walls.survey)
             if announce is not None:
                 slot.cell.mark_task(spare)
                 announce(started)
@@ -295,6 +307,7 @@ class Execution:
             RunnerFailedError: The cell broke under it.
         """
         for attempt in range(_STARTS):
+            group = started.spare.group
             ended = await drive(
                 started.spare,
                 stdout,
@@ -306,6 +319,7 @@ class Execution:
                 on_progress=on_progress,
                 followers=followers,
             )
+            await _check_metadata(started, group, command.run_id)
             outcome = started.spare.came_to
             if outcome is True or stop.cause is not None:
                 return ended, started
@@ -332,6 +346,14 @@ class Execution:
             raise StartError(f"spawn failed: cannot execute bash: {outcome.reason}")
         raise RunnerFailedError(f"step {outcome.step} failed: {outcome.reason}")
 
+
+
+async def _check_metadata(started: Started, group: Group | None, run_id: str) -> None:
+    ticket, family = started.ticket, started.slot.family
+    if ticket is None or family is None:
+        return
+    leftover = Leftover.look(family, group)
+    started.findings += await ticket.settle(run_id, leftover)
 
 
 def usage(ended: Ended) -> Usage:

@@ -181,6 +181,7 @@ class Foreground:
                 started.workdir.path,
                 command.environment.removed,
                 started.trail,
+                started.findings,
             )
         )
         result = RunResult(

@@ -21,6 +21,7 @@ from bashd.core.hints import (
     possible_sockets,
     socket_hint,
 )
+from bashd.core.metadata import Findings
 from bashd.core.model import Denial, Mode, SandboxFacts, Verdict
 from bashd.core.output import decode
 from bashd.daemon.identity import run_as
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from bashd.daemon.output import StreamStore
     from bashd.daemon.run import Ended
     from bashd.daemon.session import Session
+
+
+_NOTHING_FOUND: Final = Findings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class Case:
     env_removed: tuple[str, ...] = ()
     trail: Trail | None = None
     """None where the kernel's records were not read when it began."""
+    findings: Findings = _NOTHING_FOUND
+    """What the check of protected metadata came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,10 @@ class Judge:
             # Nobody records a socket that is not there; stderr alone suggests it.
             denials += tuple(Denial(p, "connect", "policy") for p in text.sockets)
             verdict = verdict if verdict is Verdict.DENIED else Verdict.SUSPECTED
+        if case.findings.denials:
+            # Undone: the command believes that it succeeded.
+            denials += case.findings.denials
+            verdict = Verdict.DENIED
         return SandboxFacts(
             mode=mode,
             denied=verdict in (Verdict.DENIED, Verdict.SUSPECTED),
@@ -99,7 +109,7 @@ class Judge:
             enforcement=enforcement,
             runner=built.runner,
             denials=denials,
-            hints=text.hints,
+            hints=text.hints + case.findings.notes,
         )
 
 
@@ -113,7 +123,8 @@ def _read(case: Case) -> _Text:
     ]
     if built.runner is None:
         return _Text(hints=tuple(filter(None, hints)))
-    hidden = (*built.masked, case.session.places.state_dir)
+    places = case.session.places
+    hidden = (*built.masked, *places.hidden, *places.socket_files)
     _, denials = classify(
         exit_code=case.ended.exit_code,
         stderr=stderr,

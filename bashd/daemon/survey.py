@@ -114,14 +114,7 @@ def look(question: Question, before: Survey | None = None) -> Survey:
         StartError: The workspace itself is masked.
     """
     known = before if before and before.question.masked == question.masked else None
-    roots, notes = resolve_roots(question.workspace, question.writable, question.bounds)
-    granted, refusal = None, ""
-    if question.writes:
-        granted, refusal = repositories.granted_with(question.workspace, question.uid)
-    if granted is not None and not is_below_any(granted, roots):
-        roots = (*roots, granted)
-    if refusal:
-        notes = (*notes, f"the workspace's repository is not writable: {refusal}")
+    roots, notes = find_roots(question)
     masks = find_masks(question.masked, known.masks if known else None)
     roots, notes = _without_masked(roots, notes, masks)
     deputies = Deputies()
@@ -174,6 +167,19 @@ def look(question: Question, before: Survey | None = None) -> Survey:
         masks=masks,
         deputies=deputies,
     )
+
+
+def find_roots(question: Question) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return (writable roots, notes): the workspace, the policy's, a repository's."""
+    roots, notes = resolve_roots(question.workspace, question.writable, question.bounds)
+    if not question.writes:
+        return roots, notes
+    granted, refusal = repositories.granted_with(question.workspace, question.uid)
+    if granted is not None and not is_below_any(granted, roots):
+        roots = (*roots, granted)
+    if refusal:
+        notes = (*notes, f"the workspace's repository is not writable: {refusal}")
+    return roots, notes
 
 
 def _inode(path: str) -> tuple[str, int, int]:

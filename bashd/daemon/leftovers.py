@@ -1,0 +1,87 @@
+"""Whether something of a command outlives its shell: ``&``, setsid, a double fork.
+
+Such a process may go on writing to the workspace after its command has settled. With
+a cgroup of its own a command tells exactly. Without, the orphans are the keeper's: it
+adopts them, and whatever child of it is neither zygote nor spare is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bashd.daemon.pidfd import host_pid
+
+if TYPE_CHECKING:
+    from bashd.daemon.cell import Cell
+    from bashd.daemon.cgroup import Group
+
+
+@dataclass(slots=True)
+class CellFamily:
+    """The keeper of one cell and its children, by the host's pids."""
+
+    cell: Cell
+    keeper_pid: int
+    zygote_pid: int
+
+    @classmethod
+    def of_new_cell(cls, cell: Cell, *, has_runner: bool) -> CellFamily:
+        """Look at a cell that has just said hello: the zygote is its only child.
+
+        Args:
+            cell: It.
+            has_runner: bubblewrap stands between the daemon and the keeper.
+        """
+        keeper = cell.process.pid
+        if has_runner:
+            keeper = next(iter(_children(keeper)), 0)
+        return cls(cell, keeper, next(iter(_children(keeper)), 0))
+
+    def strangers(self) -> frozenset[int]:
+        """Return children of the keeper that are no zygote and no known spare."""
+        spares = {host_pid(fd) for fd in self.cell.pidfds()}
+        return frozenset(_children(self.keeper_pid) - spares - {self.zygote_pid})
+
+
+def _children(pid: int) -> set[int]:
+    # Source: proc_tid_children(5); the keeper and bubblewrap have one thread each.
+    try:
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_bytes()
+    except OSError:
+        return set()
+    return {int(word) for word in text.split()}
+
+
+@dataclass(slots=True)
+class Leftover:
+    """What may be left of one settled command."""
+
+    family: CellFamily
+    group: Group | None
+    pids: frozenset[int]
+    """Strangers right after it; empty where a cgroup tells."""
+
+    @classmethod
+    def look(cls, family: CellFamily, group: Group | None) -> Leftover | None:
+        """Return what may be left of a command that has just settled, or None."""
+        if group is not None:
+            return cls(family, group, frozenset()) if group.pids() else None
+        pids = family.strangers()
+        return cls(family, None, pids) if pids else None
+
+    def was_real(self) -> bool:
+        """Whether it was more than a spare on its way."""
+        if self.group is not None:
+            return True
+        known = {host_pid(fd) for fd in self.family.cell.pidfds()}
+        return bool(self.pids - known)
+
+    def is_gone(self) -> bool:
+        """Whether nothing of it is there any more."""
+        if self.family.cell.lost:
+            return True
+        if self.group is not None:
+            return not self.group.pids()
+        return not self.pids & self.family.strangers()
