@@ -152,6 +152,7 @@ class Background:
             task.cell_id = started.slot.cell_id
             task.serial = started.spare.serial
             task.host_pid = host_pid(started.spare.pidfd)
+            task.group = started.spare.group
             if task.listed:
                 self.save(task)
 
@@ -226,7 +227,7 @@ class Background:
 
     def resume(self, task: Task, spare: Spare, built: BuiltCell) -> None:
         """Go on with a task that its keeper has brought back."""
-        task.host_pid = host_pid(spare.pidfd)
+        task.host_pid, task.group = host_pid(spare.pidfd), spare.group
         self.nursery.start_soon(self._see_resumed, task, spare, built)
 
     async def _facts(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,6 +19,9 @@ from bashd.core.output import decode_delta, join_delta
 from bashd.daemon.output import StreamStore
 from bashd.daemon.run import KILL, Ended, Stop
 from bashd.daemon.session import Session
+
+if TYPE_CHECKING:
+    from bashd.daemon.cgroup import Group
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +63,8 @@ class Task:
     """A subscriber has been told that it settled."""
     taken: bool = False
     """Its owner has taken the news of that, for good."""
+    group: Group | None = None
+    """Its cgroup while it runs; None where it has none."""
     host_pid: int = 0
     """Of the shell, while it runs; for accounting only, never for signals."""
     done: trio.Event = field(default_factory=trio.Event)
@@ -84,14 +90,15 @@ class Task:
         """Take in how it ended; the status of a kill is not overwritten."""
         self.ended = ended
         self.exit_code, self.signal = ended.exit_code, ended.signal
-        self.cpu_ms, self.max_rss_bytes = ended.cpu_ms, ended.max_rss_bytes
+        self.cpu_ms = max(self.cpu_ms, ended.cpu_ms)
+        self.max_rss_bytes = max(self.max_rss_bytes, ended.max_rss_bytes)
         self.oom_killed = ended.oom_killed
         self.sandbox = sandbox
         if self.status is TaskStatus.RUNNING:
             died = ended.signal is not None or ended.lost or ended.cause is not None
             self.status = TaskStatus.KILLED if died else TaskStatus.COMPLETED
         self.ended_at = time.time()
-        self.host_pid = 0
+        self.host_pid, self.group = 0, None
         self.done.set()
         self.notice_progress()
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 
-import psutil
+import trio
 
 from bashd.core.errors import InvalidParamsError, UnknownTaskError
 from bashd.core.model import TaskInfo
 from bashd.daemon.background import Background
 from bashd.daemon.call import Call, Client, Handler
+from bashd.daemon.live import Running, Use, look
 from bashd.daemon.sessions import Sessions
 from bashd.daemon.task import Task, TaskTable
 from bashd.protocol.messages import (
@@ -64,7 +65,9 @@ class TaskCalls:
 
     async def _get(self, call: Call, params: TaskParams) -> TaskMaybe:
         task = self._tasks.find(call.caller.uid, params.task_id)
-        return TaskMaybe(None if task is None else _live_info(task))
+        if task is None:
+            return TaskMaybe(None)
+        return TaskMaybe((await _live_infos([task]))[0])
 
     async def _list(self, call: Call, params: TaskListParams) -> TaskList:
         tasks = self._tasks.of_user(call.caller.uid)
@@ -73,7 +76,7 @@ class TaskCalls:
             tasks = [task for task in tasks if task.session is session]
         if not params.all:
             tasks = [task for task in tasks if not task.settled]
-        return TaskList(tuple(_live_info(task) for task in tasks))
+        return TaskList(tuple(await _live_infos(tasks)))
 
     async def _owner(self, call: Call, params: TaskParams) -> OwnerResult:
         task = self._tasks.find(call.caller.uid, params.task_id)
@@ -170,19 +173,20 @@ class TaskCalls:
         self._background.save(task)
 
 
-def _live_info(task: Task) -> TaskInfo:
-    """Return the task with what its processes use now."""
-    if task.settled or not task.host_pid:
+async def _live_infos(tasks: list[Task]) -> list[TaskInfo]:
+    """Return the tasks as they are listed, with what those that run use now."""
+    running = [task for task in tasks if not task.settled]
+    uses: dict[Task, Use] = {}
+    if running:
+        commands = [Running(task.host_pid, task.group) for task in running]
+        found = await trio.to_thread.run_sync(look, commands)
+        uses = dict(zip(running, found, strict=True))
+    return [_info(task, uses.get(task)) for task in tasks]
+
+
+def _info(task: Task, use: Use | None) -> TaskInfo:
+    if use is None or task.settled:
         return task.info()
-    rss = cpu = 0
-    try:
-        leader = psutil.Process(task.host_pid)
-        for process in (leader, *leader.children(recursive=True)):
-            with process.oneshot():
-                rss += process.memory_info().rss
-                times = process.cpu_times()
-                cpu += round((times.user + times.system) * 1000)
-    except (psutil.Error, OSError):
-        pass
-    task.cpu_ms = max(task.cpu_ms, cpu)
-    return task.info(rss_bytes=rss)
+    task.cpu_ms = max(task.cpu_ms, use.cpu_ms)
+    task.max_rss_bytes = max(task.max_rss_bytes, use.rss_bytes)
+    return task.info(rss_bytes=use.rss_bytes, ports=use.ports)

@@ -43,30 +43,18 @@ PIDS = 64
 MEMORY_BYTES = 96 * 1024 * 1024
 
 
-@pytest.fixture(scope="module")
-def policies(reachable_tmp: Path) -> Path:
-    """A configuration folder with a policy called ``tight``; all may read it."""
-    folder = reachable_tmp / f"config-{secrets.token_hex(4)}"
-    place = folder / "bashd" / "policies"
-    place.mkdir(parents=True)
-    (place / "tight.toml").write_text(
-        f'mode = "workspace-write"\n[limits]\npids = {PIDS}\n'
-        f"memory_bytes = {MEMORY_BYTES}\n"
-    )
-    for path in (folder, folder / "bashd", place):
-        path.chmod(0o755)
-    (place / "tight.toml").chmod(0o644)
-    return folder
-
-
 @pytest.fixture
 def tight(
-    request: pytest.FixtureRequest, open_station: Callable[..., Station], policies: Path
+    request: pytest.FixtureRequest,
+    open_station: Callable[..., Station],
+    policy_folder: Callable[..., dict[str, str]],
 ) -> Station:
-    """A station whose session has that policy; parametrize it indirectly."""
-    return open_station(
-        request.param, environ={"XDG_CONFIG_HOME": str(policies)}, policy="tight"
+    """A station whose session has narrow limits; parametrize it indirectly."""
+    environ = policy_folder(
+        tight=f'mode = "workspace-write"\n[limits]\npids = {PIDS}\n'
+        f"memory_bytes = {MEMORY_BYTES}\n"
     )
+    return open_station(request.param, environ=environ, policy="tight")
 
 
 def groups_of(station: Station) -> set[str]:
