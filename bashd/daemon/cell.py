@@ -234,6 +234,8 @@ class Cell:
         self._spares: deque[Spare] = deque()
         self._known: dict[int, Spare] = {}
         self._arrival = trio.Condition()
+        self._waiting = 0
+        """How many commands wait for a spare."""
         self._ordered: dict[int, Group | None] = {}
         """Spares on their way, by serial, and the cgroup each is to be born in."""
         self._last_serial = 0
@@ -278,10 +280,21 @@ class Cell:
                 return spare
             if self.lost:
                 raise RunnerFailedError(f"the cell ended: {self.diagnosis()}")
-            self.ask_for_spares(1)
+            await self._wait_for_spare()
+
+    async def _wait_for_spare(self) -> None:
+        """Wait for an arrival, with one on its way for everybody who waits.
+
+        Commands may wait for each other, so none may have to wait for another's end.
+        """
+        self._waiting += 1
+        try:
+            self.ask_for_spares(self._waiting)
             async with self._arrival:
                 if not self._spares and not self.lost:
                     await self._arrival.wait()
+        finally:
+            self._waiting -= 1
 
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
