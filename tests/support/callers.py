@@ -58,10 +58,14 @@ _PLAIN = frozenset({"session", "sandbox_mode"})
 
 @contextlib.contextmanager
 def client(
-    daemon: RunningDaemon, *, cwd: Path, **options: Any
+    daemon: RunningDaemon, *, cwd: Path | None, **options: Any
 ) -> Generator[SyncClient, None, None]:
-    """Connect to *daemon* as its caller; *options* are those of `connect_sync`."""
-    options = {"socket": str(daemon.socket), "cwd": str(cwd), **options}
+    """Connect to *daemon* as its caller; *options* are those of `connect_sync`.
+
+    Without *cwd* to a session that is among the options.
+    """
+    where = None if cwd is None else str(cwd)
+    options = {"socket": str(daemon.socket), "cwd": where, **options}
     options.setdefault("environ", daemon.caller_env())
     if daemon.caller.uid == os.geteuid():
         with connect_sync(**options) as direct:

@@ -143,6 +143,10 @@ class Station:
             _session(self.daemon, cwd or self.workspace, **options)
         )
 
+    def attach(self, session_id: str) -> contextlib.AbstractContextManager[SyncClient]:
+        """Come back to a session with another connection, for another thread say."""
+        return client(self.daemon, cwd=None, session=session_id, environ=self.environ)
+
     def as_caller(self, *argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run a program on the host as the caller, unconfined."""
         return as_user(self.caller, list(argv), cwd=self.folder, **options)
@@ -162,6 +166,12 @@ class Station:
             folder.mkdir()
             os.chown(folder, self.caller.uid, self.caller.gid)
         return folder
+
+    def link(self, path: Path, target: str) -> Path:
+        """Make a symbolic link of the caller's; return it."""
+        path.symlink_to(target)
+        os.lchown(path, self.caller.uid, self.caller.gid)
+        return path
 
     def processes(self, mark: str) -> list[int]:
         """Return the host's pids of what the daemon started with *mark* in its argv."""
