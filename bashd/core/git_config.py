@@ -7,6 +7,7 @@ git-config(1), "CONFIGURATION FILE", and config.c of git 2.39.
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 Pair = tuple[str, str]
@@ -52,6 +53,7 @@ _REDIRECTS_BY_SUBSECTION: Final[frozenset[tuple[str, str]]] = frozenset({
 })  # fmt: skip
 
 
+@functools.lru_cache(maxsize=64)
 def parse(text: str) -> tuple[Pair, ...]:
     """Return every key of a configuration file with its value, in order.
 

@@ -321,7 +321,7 @@ class SessionCells:
             mode=str(key.mode),
             runner=key.runner,
             gaps=plan.gaps,
-            masked=tuple(path for path, _ in found.masks),
+            masked=(*(path for path, _ in found.masks), *found.deputies),
             protected=(
                 *(path for path, _ in found.protected),
                 *found.anchors,

@@ -9,6 +9,7 @@ to be visible in a cell.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import os
@@ -33,6 +34,7 @@ def interpreter() -> str:
     return os.path.realpath(base)
 
 
+@functools.cache
 def code_paths() -> tuple[str, ...]:
     """Return what must stay visible and unwritable: interpreter and all of our code."""
     own = Path(__file__).resolve().parents[1]

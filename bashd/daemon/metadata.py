@@ -25,7 +25,7 @@ import trio
 from bashd.core.metadata import Findings, Kind, Target
 from bashd.core.paths import folders_between
 from bashd.daemon import survey
-from bashd.daemon.folder_watch import Changes, FolderWatch
+from bashd.daemon.folder_watch import Changes, Event, FolderWatch
 from bashd.daemon.identity import run_as
 from bashd.daemon.protected import find_targets
 from bashd.daemon.repository_watch import RepositoryWatch
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _ORDER: Final = {Kind.CONFIG: 0, Kind.HOOKS: 1, Kind.PLAIN: 2}
 """Configuration first: it says where hooks are looked for."""
+_GIT_PARTS: Final = frozenset((".git", "config", "commondir", "HEAD", "hooks"))
 _NOTHING_FOUND: Final = Findings()
 
 Key = tuple[object, ...]
@@ -68,6 +69,8 @@ class MetadataGuard:
         self._lock = trio.Lock()
         self._asked: Question | None = None
         self._roots: tuple[str, ...] = ()
+        self._names = frozenset[str]()
+        """Names of files that matter wherever they appear."""
         try:
             self._watch: FolderWatch | None = FolderWatch()
         except OSError:
@@ -97,6 +100,9 @@ class MetadataGuard:
 
     def _prepare(self, asked: Question) -> None:
         self._asked = asked
+        parts = {part for name in asked.protected for part in name.split("/")}
+        guarded = {path.rpartition("/")[2] for path in asked.guarded}
+        self._names = frozenset(parts | guarded | _GIT_PARTS)
         roots, _ = survey.find_roots(asked)
         if roots != self._roots:
             self._roots = roots
@@ -144,12 +150,15 @@ class MetadataGuard:
 
     def _examine(self, run_id: str, *, act: bool) -> Findings:
         changes = Changes(overflow=True) if self._watch is None else self._watch.take()
+        matters = changes.overflow or any(map(self._matters, changes.events))
+        if not matters and not self._deep and not self._blind:
+            return _NOTHING_FOUND
         targets = {path: target for path, (target, _) in self._known.items()}
         settlement = Settlement(run_id, act, self._by_identity())
-        if changes:
+        if matters:
             self._repositories.take(changes)
         self._check_all(settlement, targets)
-        if changes or settlement.findings:
+        if matters or settlement.findings:
             # After the configuration is as it was: it says where hooks are.
             targets = {
                 target.path: target
@@ -158,6 +167,15 @@ class MetadataGuard:
             }
             self._check_all(settlement, targets)
         return settlement.findings
+
+    def _matters(self, event: Event) -> bool:
+        """Whether an event may concern what is protected: most files do not."""
+        return (
+            event.is_dir
+            or event.name in self._names
+            or ".git" in event.folder
+            or event.folder in self._known
+        )
 
     def _check_all(self, settlement: Settlement, targets: dict[str, Target]) -> None:
         for path, target in sorted(

@@ -46,7 +46,8 @@ def find_targets(
         for name in names
         if name not in GIT_NAMES
     ]
-    wanted = [(_real(path), Kind.PLAIN) for path in (*plain, *guarded)]
+    parents: dict[str, str] = {}
+    wanted = [(_real(path, parents), Kind.PLAIN) for path in (*plain, *guarded)]
     git = [name for name in names if name in GIT_NAMES]
     if git:
         hooks = repositories.user_hooks_paths(home, config_home)
@@ -61,16 +62,21 @@ def find_targets(
     return tuple(found.values())
 
 
-def _real(path: str) -> str:
-    # Most of the names are not there, and a missing one is its own answer.
+def _real(path: str, parents: dict[str, str]) -> str:
+    """Return the canonical path; *parents* remembers those of folders.
+
+    Most of the names are not there, many share a folder, and only a link leads on.
+    """
+    parent, _, name = path.rpartition("/")
+    real = parents.get(parent)
+    if real is None:
+        real = parents[parent] = os.path.realpath(parent or "/")
+    path = f"{real.rstrip('/')}/{name}"
     try:
-        os.lstat(path)
-    except FileNotFoundError:
-        parent, _, name = path.rpartition("/")
-        return f"{os.path.realpath(parent).rstrip('/')}/{name}"
+        is_link = stat.S_ISLNK(os.lstat(path).st_mode)
     except OSError:
         return path
-    return os.path.realpath(path)
+    return os.path.realpath(path) if is_link else path
 
 
 def _repositories(roots: tuple[str, ...], nested: tuple[str, ...]) -> list[Repository]:

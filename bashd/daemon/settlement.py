@@ -22,7 +22,6 @@ from bashd.core.metadata import (
     Target,
     What,
     compare,
-    is_hook,
 )
 from bashd.core.model import Denial
 from bashd.core.paths import is_below
@@ -146,7 +145,7 @@ class Settlement:
         now = take(target)
         for change in compare(before.tree, now.tree):
             name = change.relative
-            if not name or not is_hook(name):
+            if not name:
                 continue
             if not mounted and name in before.contents:
                 self._put_back(target, before, change)
@@ -155,8 +154,7 @@ class Settlement:
 
     def _restore_hooks(self, target: Target, before: Snapshot) -> None:
         for name in sorted(before.tree):
-            if not name or is_hook(name):
-                self._restore(target, before, name)
+            self._restore(target, before, name)
 
     def _disarm(self, target: Target, name: str, entry: Entry) -> None:
         path = f"{target.path}/{name}"

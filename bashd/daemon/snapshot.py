@@ -11,7 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from typing import Final
 
-from bashd.core.metadata import Entry, Kind, Target, Tree, compare
+from bashd.core.metadata import Entry, Kind, Target, Tree, compare, is_hook
 from bashd.launcher import kernel
 
 _MAX_ENTRIES: Final = 1024
@@ -59,13 +59,20 @@ def look_at_top(path: str) -> Entry | None:
 def look(target: Target) -> Snapshot:
     """Return the tree of a protected path, without contents."""
     tree: dict[str, Entry] = {}
-    depth = 1 if target.kind is Kind.HOOKS else _MAX_DEPTH
-    if _walk(target.path, "", tree, depth):
+    hooks = target.kind is Kind.HOOKS
+    if _walk(target.path, "", tree, 1 if hooks else _MAX_DEPTH, hooks=hooks):
         return Snapshot(tree)
     return Snapshot({"": tree[""]}, complete=False)
 
 
-def _walk(path: str, relative: str, tree: dict[str, Entry], depth: int) -> bool:
+def _walk(
+    path: str,
+    relative: str,
+    tree: dict[str, Entry],
+    depth: int,
+    *,
+    hooks: bool = False,
+) -> bool:
     """Add what is at *path* and below; says whether that was within the bounds."""
     entry = look_at_top(path)
     if entry is None:
@@ -77,6 +84,8 @@ def _walk(path: str, relative: str, tree: dict[str, Entry], depth: int) -> bool:
         names = sorted(os.listdir(path))  # noqa: PTH208 - names are enough
     except OSError:
         return True
+    if hooks:
+        names = [name for name in names if is_hook(name)]
     if len(tree) + len(names) > _MAX_ENTRIES:
         return False
     prefix = f"{relative}/" if relative else ""
@@ -129,14 +138,16 @@ def read_file(path: str) -> bytes | None:
 
 def is_same(target: Target, before: Snapshot, *, mounted: bool) -> bool:
     """Whether nothing has happened to a path."""
+    if before.top is None:
+        return not os.path.lexists(target.path)
     if not mounted:
         now = look(target)
         if before.complete and now.complete:
             return not compare(before.tree, now.tree)
         return before.top == now.top
     top = look_at_top(target.path)
-    if top is None or before.top is None:
-        return top is before.top
+    if top is None:
+        return False
     # Entries of a folder that is mounted read-only change by the host's hand alone.
     return (
         top.identity == before.top.identity and top.type == "d"

@@ -75,7 +75,8 @@ def run_zygote(
                 layer.restrict_self(settings.log_flags)
                 layer.close()
         inner = None
-        if rules is not None:
+        if rules is not None and rules.handled:
+            # A layer that handles nothing is no layer; the scopes are the outer one's.
             with step("landlock-inner"):
                 inner = confine.build_ruleset(rules, scoped=False)
         _rehearse(settings, _REHEARSALS)
