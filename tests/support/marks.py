@@ -11,8 +11,11 @@ import contextlib
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
+_NEW_S = 600
+"""Seconds; between its making and its first process there are milliseconds."""
 _MARK = re.compile(r"(\d+)t(\d+)")
 
 
@@ -47,12 +50,15 @@ def remove_folders_of_dead_sessions(parent: Path, prefix: str) -> None:
 def remove_cgroups_of_dead_sessions(parent: Path, prefix: str) -> None:
     """Remove empty cgroups of *parent* named ``PREFIX-MARK-…`` whose session is gone.
 
-    One with processes in it stays: it may belong to a session in another pid
-    namespace, which looks dead from here.
+    One with processes in it stays, and so does a new one: it may belong to a session
+    in another pid namespace, which looks dead from here.
     """
     for folder in parent.glob(f"{prefix}-*t*-*"):
         if is_of_live_session(folder.name.removeprefix(f"{prefix}-").split("-")[0]):
             continue
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - folder.stat().st_mtime < _NEW_S:
+                continue
         for path, _, _ in os.walk(folder, topdown=False):
             with contextlib.suppress(OSError):
                 Path(path).rmdir()
