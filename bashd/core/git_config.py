@@ -112,11 +112,15 @@ def split(name: str) -> tuple[str, str, str]:
 
 
 def gitdir_of(text: str) -> str | None:
-    """Return the path a ``.git`` file names. Source: gitrepository-layout(5)."""
+    """Return the path a ``.git`` file names; None where it names none.
+
+    Source: gitrepository-layout(5).
+    """
     line = text.split("\n", 1)[0].rstrip("\r")
     if not line.startswith("gitdir:"):
         return None
-    return line.removeprefix("gitdir:").strip(" ") or None
+    path = line.removeprefix("gitdir:").strip(" ")
+    return path if path and "\0" not in path else None
 
 
 class _Parser:

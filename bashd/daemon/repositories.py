@@ -68,6 +68,12 @@ def read_text(path: str) -> str | None:
         os.close(fd)
 
 
+def _named_in(path: str) -> str | None:
+    """Return the path that a one-line file holds."""
+    text = (read_text(path) or "").strip("\n")
+    return text if text and "\0" not in text else None
+
+
 def find(dot_git: str) -> Repository | None:
     """Return the repository behind a ``.git``, or None if there is none.
 
@@ -78,10 +84,10 @@ def find(dot_git: str) -> Repository | None:
     git_dir = _git_dir(dot_git, parent)
     if git_dir is None:
         return None
-    common = read_text(f"{git_dir}/commondir")
+    common = _named_in(f"{git_dir}/commondir")
     common_dir = git_dir
     if common is not None:
-        common_dir = os.path.realpath(os.path.join(git_dir, common.strip("\n")))  # noqa: PTH118
+        common_dir = os.path.realpath(os.path.join(git_dir, common))  # noqa: PTH118
     return Repository(dot_git, git_dir, common_dir, parent)
 
 
@@ -163,7 +169,7 @@ def redirected_hooks(repository: Repository) -> list[str]:
         f"{repository.git_dir}/config.worktree",
     ):
         value = value_of(read_text(name) or "", "core.hookspath")
-        if value:
+        if value and "\0" not in value:
             found.append(value)
     return found
 
@@ -173,7 +179,7 @@ def user_hooks_paths(home: str, config_home: str) -> tuple[str, ...]:
     found: list[str] = []
     for path in ("/etc/gitconfig", f"{config_home}/git/config", f"{home}/.gitconfig"):
         value = value_of(read_text(path) or "", "core.hookspath")
-        if value and not value.startswith(("/", "~")):
+        if value and not value.startswith(("/", "~")) and "\0" not in value:
             found.append(value)
     return tuple(found)
 
@@ -237,14 +243,14 @@ def granted_with(workspace: str, uid: int) -> tuple[str | None, str]:
 def _names(repository: Repository, workspace: str) -> bool:
     git_dir, common_dir = repository.git_dir, repository.common_dir
     if repository.is_linked:
-        back = read_text(f"{git_dir}/gitdir")
+        back = _named_in(f"{git_dir}/gitdir")
         return (
             os.path.dirname(git_dir) == f"{common_dir}/worktrees"  # noqa: PTH120
             and back is not None
-            and _folder_of(os.path.join(git_dir, back.strip("\n"))) == workspace  # noqa: PTH118
+            and _folder_of(os.path.join(git_dir, back)) == workspace  # noqa: PTH118
         )
     named = value_of(read_text(f"{git_dir}/config") or "", "core.worktree")
-    if named is None:
+    if not named or "\0" in named:
         return False
     return os.path.realpath(os.path.join(git_dir, named)) == workspace  # noqa: PTH118
 

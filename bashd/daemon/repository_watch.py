@@ -99,10 +99,10 @@ class RepositoryWatch:
             folder = folders.popleft() if folders else late.popleft()
             self._watch_folder(folder, most_folders)
             if left <= 0:
-                self.bounded = True
                 return
             names, inner = _read_folder(folder, left)
             left -= len(names)
+            self.bounded |= left <= 0
             for name in self._inside(folder, names, inner):
                 queue = late if name in _LATE else folders
                 queue.append(f"{folder.rstrip('/')}/{name}")
