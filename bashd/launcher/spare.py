@@ -26,7 +26,8 @@ _REQUEST_FD = 3
 _RULESET_FD = 4
 _SCRIPT_FD = 9
 """Where bash reads a command that is too long for an argument."""
-_LONG_COMMAND = b'eval -- "$(exec cat <&9)" 9<&-'
+_LONG_COMMAND = b'eval -- "$(</dev/fd/9)" 9<&-'
+"""Reads by itself, no program of the caller's PATH, and by name, so from the start."""
 _SIGNALS = [number for number in range(1, 65) if number not in (9, 19, 32, 33)]
 """All but SIGKILL and SIGSTOP, which none can change, and glibc's two own."""
 
