@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "logs": "logs_cmd",
     "wait": "wait_cmd",
     "kill": "kill_cmd",
+    "explain": "explain_cmd",
     "session": "session_cmd",
     "approvals": "approvals_cmd",
     "approve": "approvals_cmd",

@@ -154,7 +154,8 @@ def _matched(
 ) -> tuple[tuple[Denial, ...], tuple[Denial, ...]]:
     """Give recorded refusals the names that stderr has for them.
 
-    For what is made, removed or renamed the kernel names the folder only.
+    For what is made, removed or renamed the kernel names the folder only; a path that
+    ends in a slash says so.
 
     Returns:
         What is recorded, and the suspicions that no record speaks of.
@@ -162,11 +163,14 @@ def _matched(
     rest = dict.fromkeys(suspected)
     known: list[Denial] = []
     for refusal in recorded.refusals:
-        in_folder = refusal.path in recorded.folders
+        in_folder = (
+            refusal.path in recorded.folders and refusal.operation in _OF_ENTRIES
+        )
         named = [one for one in rest if _is_about(one, refusal, in_folder=in_folder)]
         for suspicion in named:
             del rest[suspicion]
-        known += [_named(refusal, suspicion) for suspicion in named] or [refusal]
+        unnamed = replace(refusal, path=f"{refusal.path}/") if in_folder else refusal
+        known += [_named(refusal, suspicion) for suspicion in named] or [unnamed]
     return tuple(known), tuple(rest)
 
 
@@ -178,12 +182,13 @@ def _is_about(suspicion: Denial, refusal: Denial, *, in_folder: bool) -> bool:
     if posixpath.dirname(suspicion.path) != refusal.path:
         return False
     # The kernel cannot tell a hard link from a rename, and stderr is often vague.
-    making = ("create", "rename", "link")
     return suspicion.operation in (*_VAGUE, refusal.operation) or (
-        suspicion.operation in making and refusal.operation in making
+        suspicion.operation in _MAKING and refusal.operation in _MAKING
     )
 
 
+_MAKING: Final = ("create", "rename", "link")
+_OF_ENTRIES: Final = (*_MAKING, "remove")
 _VAGUE: Final = ("access", "write")
 
 

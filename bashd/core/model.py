@@ -81,6 +81,7 @@ class Denial:
     """One refusal: what was asked for, of what, and how it is known."""
 
     path: str | None
+    """Ends in a slash for something in that folder whose name is not known."""
     operation: str | None
     """``write``, ``read``, ``execute``, ``connect``, ``signal``… or None."""
     evidence: str

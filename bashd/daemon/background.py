@@ -16,7 +16,6 @@ from bashd.core.model import SandboxFacts, TaskStatus
 from bashd.daemon import recall
 from bashd.daemon.cell import Spare
 from bashd.daemon.cells import BuiltCell
-from bashd.daemon.evidence import Trail
 from bashd.daemon.execution import (
     Command,
     Execution,
@@ -88,9 +87,7 @@ class Background:
         task = _new_task(session, command, stores, owner=owner, deadline_s=None)
         task.listed = False
         session.active += 1
-        self.nursery.start_soon(
-            self._see_through, task, command, None, None, followers
-        )
+        self.nursery.start_soon(self._see_through, task, command, None, None, followers)
         return task
 
     def list(self, task: Task) -> None:
@@ -153,6 +150,7 @@ class Background:
             task.serial = started.spare.serial
             task.host_pid = host_pid(started.spare.pidfd)
             task.group = started.spare.group
+            task.trail = started.trail
             if task.listed:
                 self.save(task)
 
@@ -173,8 +171,8 @@ class Background:
             started.slot.built,
             ended,
             task,
-            started.trail,
             env_removed=command.environment.removed,
+            asked_by=command.asked_by,
             findings=started.findings,
         )
         return ended, facts
@@ -235,9 +233,9 @@ class Background:
         built: BuiltCell,
         ended: Ended,
         task: Task,
-        trail: Trail | None,
         *,
         env_removed: tuple[str, ...] = (),
+        asked_by: int = 0,
         findings: Findings = _NOTHING_FOUND,
     ) -> SandboxFacts | None:
         facts = await self.judge.facts(
@@ -245,19 +243,23 @@ class Background:
                 task.session,
                 built,
                 ended,
+                task.stdout,
                 task.stderr,
+                task.run_id,
                 task.command,
                 task.workdir,
                 env_removed,
-                trail,
+                task.trail,
                 findings,
+                task.task_id or None,
+                asked_by,
             )
         )
         # Full access: a foreground result says so, a task carries no facts.
         return facts if facts.mode.confines else None
 
     async def _see_resumed(self, task: Task, spare: Spare, built: BuiltCell) -> None:
-        trail = self.judge.evidence.begin(
+        task.trail = self.judge.evidence.begin(
             spare.pidfd, covered=built.logged, resumed=True
         )
         if task.status is TaskStatus.KILLED:
@@ -274,7 +276,7 @@ class Background:
             stop=task.stop,
             on_progress=task.notice_progress,
         )
-        self._settle(task, ended, await self._facts(built, ended, task, trail))
+        self._settle(task, ended, await self._facts(built, ended, task))
 
     def settle_lost(self, task: Task) -> None:
         """Settle a task that ran when the daemon died and that nobody brought back."""

@@ -65,6 +65,8 @@ class Command:
     workdir: str | None
     """As the caller gave it, absolute; None is the session's folder."""
     stdin_fd: int | None = None
+    asked_by: int = 0
+    """Pid of the process that asked for it, as the kernel named it."""
     around: Surroundings = NO_SURROUNDINGS
 
 
@@ -112,6 +114,7 @@ class Execution:
         already_removed: tuple[str, ...],
         asked_timeout_ms: float | None = None,
         stdin_fd: int | None = None,
+        asked_by: int = 0,
     ) -> Command:
         """Decide mode, policy, time, runner and environment of a call.
 
@@ -136,6 +139,7 @@ class Execution:
             run_id,
             workdir,
             stdin_fd,
+            asked_by,
             surroundings(policy, ambient, session.identity),
         )
 
@@ -171,9 +175,7 @@ class Execution:
             session.environments[key] = (ambient, ready)
         return ready
 
-    def _facts(
-        self, session: Session, policy: Policy, runner: str | None
-    ) -> Facts:
+    def _facts(self, session: Session, policy: Policy, runner: str | None) -> Facts:
         identity = session.identity
         in_place = policy.mode is Mode.DANGER_FULL_ACCESS or runner == LANDLOCK
         scratch = session.places.tmp_dir if in_place else "/tmp"  # noqa: S108 - cell's
@@ -255,9 +257,7 @@ class Execution:
                 raise
         raise AssertionError
 
-    async def _workdir(
-        self, session: Session, command: Command, slot: Slot
-    ) -> Workdir:
+    async def _workdir(self, session: Session, command: Command, slot: Slot) -> Workdir:
         if command.workdir is None and command.mode.confines:
             return slot.root
         path = command.workdir
@@ -386,4 +386,3 @@ async def feed(write_fd: int, pieces: trio.abc.ReceiveChannel[bytes]) -> None:
         return
     finally:
         os.close(write_fd)
-

@@ -176,12 +176,15 @@ class Foreground:
                 session,
                 started.slot.built,
                 ended,
+                stdout,
                 stderr,
+                command.run_id,
                 command.spec.command,
                 started.workdir.path,
                 command.environment.removed,
                 started.trail,
                 started.findings,
+                asked_by=command.asked_by,
             )
         )
         result = RunResult(

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from bashd.core.confinement import is_below
@@ -25,6 +27,7 @@ from bashd.core.metadata import Findings
 from bashd.core.model import Denial, Mode, SandboxFacts, Verdict
 from bashd.core.output import decode
 from bashd.daemon.identity import run_as
+from bashd.daemon.run_facts import RunFacts
 
 if TYPE_CHECKING:
     from bashd.daemon.cells import BuiltCell
@@ -45,7 +48,9 @@ class Case:
     built: BuiltCell
     """Of the cell it ran in."""
     ended: Ended
+    stdout: StreamStore
     stderr: StreamStore
+    run_id: str
     command: str
     workdir: str
     env_removed: tuple[str, ...] = ()
@@ -53,6 +58,12 @@ class Case:
     """None where the kernel's records were not read when it began."""
     findings: Findings = _NOTHING_FOUND
     """What the check of protected metadata came to."""
+    task_id: str | None = None
+    asked_by: int = 0
+    """Pid of the process that asked for it; 0 where that is not known any more."""
+
+
+Listener = Callable[[Case, SandboxFacts], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +81,17 @@ class Judge:
     """Makes the sandbox facts of results and tasks."""
 
     evidence: Evidence
+    listeners: list[Listener] = field(default_factory=list["Listener"])
+    """Told of every judgement before anybody else is; they must not take time."""
 
     async def facts(self, case: Case) -> SandboxFacts:
         """Say how a command was confined and whether that refused it anything."""
+        facts = await self._judge(case)
+        for listener in self.listeners:
+            listener(case, facts)
+        return facts
+
+    async def _judge(self, case: Case) -> SandboxFacts:
         built, ended = case.built, case.ended
         mode = Mode(built.mode)
         if not mode.confines and not ended.exit_code:
@@ -111,6 +130,29 @@ class Judge:
             denials=denials,
             hints=text.hints + case.findings.notes,
         )
+
+
+def remember(case: Case, facts: SandboxFacts) -> None:
+    """Put a judged command into its session's history. A listener."""
+    built = case.built
+    run = RunFacts(
+        run_id=case.run_id,
+        command=case.command,
+        workdir=case.workdir,
+        policy=built.policy or built.mode,
+        ended_at=time.time(),
+        exit_code=case.ended.exit_code,
+        signal=case.ended.signal,
+        sandbox=facts,
+        task_id=case.task_id,
+        env_removed=case.env_removed,
+        gaps=built.gaps,
+        masked=built.masked,
+        protected=built.protected,
+        writable=built.writable,
+        network=built.network,
+    )
+    case.session.history.add(run, case.trail)
 
 
 def _read(case: Case) -> _Text:

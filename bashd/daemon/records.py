@@ -5,9 +5,11 @@ One folder a session, beside the state (never in a cell's sight)::
     records/counters.json            last task number of each uid
     records/<session>/session.json   the session, and its cells' secrets
     records/<session>/bash-N.json    one task: command, cursors, stores, result
+    records/<session>/runs.jsonl     commands that there is something to explain about
 
-Each file is replaced whole by a rename, so a reader sees the old or the new one. Nothing
-is synced: the records have to survive the daemon, not the machine.
+Each JSON file is replaced whole by a rename, so a reader sees the old or the new one;
+lines are appended. Nothing is synced: the records have to survive the daemon, not the
+machine.
 """
 
 from __future__ import annotations
@@ -18,6 +20,11 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any, cast
+
+_RUNS = "runs.jsonl"
+_RUNS_BYTES = 512 * 1024
+"""Some hundred commands with their refusals."""
+_RUNS_KEPT = 50
 
 
 class Records:
@@ -48,6 +55,32 @@ class Records:
         folder = self._root / session_id
         if folder.is_dir():
             _replace(folder / f"{task_id}.json", record)
+
+    def append_run(self, session_id: str, record: dict[str, Any]) -> None:
+        """Keep one command of a session that is kept; the oldest go over a bound."""
+        path = self._root / session_id / _RUNS
+        line = json.dumps(record, ensure_ascii=True) + "\n"
+        with contextlib.suppress(OSError):
+            if path.exists() and path.stat().st_size > _RUNS_BYTES:
+                kept = path.read_text().splitlines(keepends=True)[-_RUNS_KEPT:]
+                path.write_text("".join(kept))
+            with path.open("a") as file:
+                file.write(line)
+
+    def load_runs(self, session_id: str) -> list[dict[str, Any]]:
+        """Return the kept commands of a session, oldest first."""
+        try:
+            lines = (self._root / session_id / _RUNS).read_text().splitlines()
+        except OSError:
+            return []
+        found: list[dict[str, Any]] = []
+        for line in lines:
+            # The last line of a daemon that was killed may be half a line.
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                if isinstance(record, dict):
+                    found.append(cast("dict[str, Any]", record))
+        return found
 
     def remove_session(self, session_id: str) -> None:
         """Forget a session and its tasks."""

@@ -69,6 +69,7 @@ class Restore:
                 self._known[cell_id] = (session, built)
                 # So that the session's record goes on to tell of it.
                 session.cells.built[cell_id] = built
+            session.history.load(self.records.load_runs(session_id))
             for found in sorted(tasks, key=_number):
                 self._revive_task(session, found)
         await self.sessions.remove_strays()

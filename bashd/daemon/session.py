@@ -18,6 +18,7 @@ from bashd.daemon.cells import SessionCells
 from bashd.daemon.identity import Identity
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.output import OutputBudget, OutputDirectory, StreamStore
+from bashd.daemon.run_facts import RunHistory
 from bashd.daemon.session_log import SessionLog
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Session:
     """The caller's own ``$BASHD_HOME``, which the scrub takes from the rest."""
     env_removed: tuple[str, ...] = ()
     notices: list[str] = field(default_factory=list[str])
+    history: RunHistory = field(default_factory=RunHistory)
+    """Its latest commands."""
     """Ids of settled tasks that no subscriber has been told of yet."""
     untaken: list[str] = field(default_factory=list[str])
     """Ids of settled tasks whose owner has not taken the news of it."""

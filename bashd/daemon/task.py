@@ -16,6 +16,7 @@ import trio
 from bashd.core.errors import BashdError
 from bashd.core.model import Mode, SandboxFacts, TaskInfo, TaskRead, TaskStatus
 from bashd.core.output import decode_delta, join_delta
+from bashd.daemon.evidence import Trail
 from bashd.daemon.output import StreamStore
 from bashd.daemon.run import KILL, Ended, Stop
 from bashd.daemon.session import Session
@@ -59,6 +60,8 @@ class Task:
     failure: BashdError | None = None
     """Why it never ran, for that call."""
     ended: Ended | None = None
+    trail: Trail | None = None
+    """What the kernel records of it."""
     announced: bool = False
     """A subscriber has been told that it settled."""
     taken: bool = False

@@ -414,6 +414,60 @@ class PolicyParams:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplainParams:
+    """Names one of the caller's commands."""
+
+    id: str | None = None
+    """A run id or a task id; None: the command that settled last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """One refusal, the rule behind it, and what would allow it."""
+
+    path: str | None
+    operation: str | None
+    evidence: str
+    process: str | None
+    rule: str
+    """What refused it: a line of a policy, or in words."""
+    sources: tuple[str, ...] = ()
+    """Files that the line comes from; ``built in`` where no file states it."""
+    allow: str | None = None
+    """Line of a policy that would allow it, as TOML; null where none would."""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainResult:
+    """What is known of one command, and what a policy could say about it."""
+
+    run_id: str
+    task_id: str | None
+    session_id: str | None
+    command: str
+    workdir: str
+    running: bool
+    """A task that has not settled; then this is what is known so far."""
+    exit_code: int | None
+    signal: str | None
+    mode: Mode
+    policy: str
+    runner: str | None
+    verdict: str
+    refusals: tuple[Explanation, ...] = ()
+    hints: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+    """What the runner could not enforce."""
+    env_removed: tuple[str, ...] = ()
+    records: str = ""
+    """Why the kernel's own records of refusals are not read; empty where they are."""
+    policy_toml: str | None = None
+    """Text of a policy that would allow all of it, for review; null for none."""
+
+
+@dataclass(frozen=True, slots=True)
 class StatusResult:
     """How the daemon is."""
 
@@ -440,6 +494,7 @@ METHODS: Final[dict[str, tuple[type, type]]] = {
     "exec.run": (ExecParams, RunResult),
     "exec.start": (ExecParams, TaskInfo),
     "exec.run_or_detach": (DetachParams, DetachResult),
+    "run.explain": (ExplainParams, ExplainResult),
     "exec.cancel": (ExecCancelParams, Empty),
     "exec.stdin": (ExecStdinParams, Empty),
     "task.get": (TaskParams, TaskMaybe),

@@ -172,6 +172,9 @@ def _refusal(denial: Denial) -> str:
     # The path comes from a command's own doing: it must not start a line of its own.
     operation = denial.operation or "access"
     words = _OPERATION_WORDS.get(operation, f"{operation} to")
+    if denial.path and denial.path.endswith("/"):
+        # Of something in that folder; its name is not known.
+        words = words.removesuffix(" of") + " in"
     return f"{visible_line(words)} {visible_line(denial.path or '')}"
 
 
