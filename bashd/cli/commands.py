@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "approve": "approvals_cmd",
     "reject": "approvals_cmd",
     "status": "status_cmd",
+    "top": "top_cmd",
     "serve": "serve_cmd",
     "dial-stdio": "dial_cmd",
     "policy": "policy_cmd",

@@ -169,6 +169,19 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsConfig:
+    """``[metrics]``: figures for Prometheus, on a socket beside the daemon's."""
+
+    enabled: bool = field(default=True, metadata=_is(FLAG))
+    group: str | None = field(default=None, metadata=_is(text("the name of a group")))
+    """Whose members may read them too; None: only the daemon's own user."""
+    text_file: str | None = field(default=None, metadata=_is(_PATH))
+    """Also written here, for the node exporter's textfile collector."""
+    text_interval_s: int | float = field(default=15, metadata=_is(_POSITIVE))
+    """How often."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration."""
 
@@ -179,6 +192,7 @@ class Config:
     approval: ApprovalConfig = field(default_factory=ApprovalConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     audit: AuditConfig = field(default_factory=AuditConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ceilings: Ceilings = field(default_factory=Ceilings)
     source: str = "built in"
     """The file's path."""
@@ -205,6 +219,7 @@ _SECTIONS: Final[Mapping[str, type[Any]]] = {
     "approval": ApprovalConfig,
     "limits": LimitsConfig,
     "audit": AuditConfig,
+    "metrics": MetricsConfig,
 }
 
 

@@ -85,6 +85,11 @@ class Approvals:
         self._watchers: dict[int, list[Client]] = {}
         self._buckets: dict[int, _Bucket] = {}
 
+    @property
+    def pending(self) -> int:
+        """How many questions wait for an answer."""
+        return len(self._pending)
+
     def handlers(self) -> dict[str, Handler]:
         """Return method to handler."""
         return {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +20,12 @@ import bashd
 from bashd.core.config import Config
 from bashd.core.errors import (
     AbortedError,
+    BashdError,
     InvalidParamsError,
     SandboxUnavailableError,
 )
-from bashd.core.model import (
-    ExecRequest,
-    ExecSpec,
-    Mode,
-    RunResult,
-    SandboxFacts,
-    TaskInfo,
-)
+from bashd.core.model import ExecRequest, ExecSpec, Mode, RunResult, TaskInfo
 from bashd.core.policy import Policy
-from bashd.core.remedy import Remedy, allows
 from bashd.core.resolve import resolve_request
 from bashd.daemon.access import ConfinedAs
 from bashd.daemon.adoption import AdoptionSocket
@@ -45,11 +38,12 @@ from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.detach import run_or_detach
 from bashd.daemon.evidence import Evidence
 from bashd.daemon.execution import Command, Execution
-from bashd.daemon.explain import Explain
 from bashd.daemon.folders import DaemonFolders
 from bashd.daemon.foreground import Foreground, ForegroundRun
 from bashd.daemon.identity import run_as
-from bashd.daemon.judgement import Case, Judge, remember
+from bashd.daemon.judgement import Judge
+from bashd.daemon.metrics import Metrics
+from bashd.daemon.metrics_socket import SUFFIX, MetricsSocket
 from bashd.daemon.output import StreamStore
 from bashd.daemon.policies import PolicyStore, User
 from bashd.daemon.probe import probe_runner
@@ -77,6 +71,8 @@ from bashd.protocol.messages import (
 
 if TYPE_CHECKING:
     from bashd.core.ceiling import Ceiling
+
+Gauge = Callable[[], float]
 
 _REAP_EVERY_S = 20.0
 """Idle cells may live this much longer than configured; a rarer wake-up is the gain."""
@@ -126,7 +122,7 @@ class Service:
         self.execution = Execution(
             config, self.runners, self._load_policy, self.evidence
         )
-        self._judge = Judge(self.evidence, [remember, self._keep])
+        self._judge = Judge(self.evidence)
         self._foreground = Foreground(self.execution, self._judge)
         self._started = trio.current_time()
         self._cwd = config.executor.cwd or os.getcwd()
@@ -134,6 +130,11 @@ class Service:
         self._background: Background | None = None
         self._handlers: dict[str, Handler] = {}
         self._running_calls = 0
+        self.metrics = Metrics()
+        self._metrics_socket: MetricsSocket | None = None
+        if adoption is not None and config.metrics.enabled:
+            path = adoption.path.with_suffix(SUFFIX)
+            self._metrics_socket = MetricsSocket(self.metrics, path, config.metrics)
         self._default_mode = config.sandbox.mode
 
     # -- life -----------------------------------------------------------------------
@@ -163,29 +164,27 @@ class Service:
                 background=self._background,
                 forget=self.forget_user,
             )
-            explain = Explain(
-                self.sessions,
-                self.tasks,
-                self.evidence,
-                self._read_policy,
-                self._exceeds_ceiling,
-                str(self.folders.state_dir),
-            )
+            approvals = Approvals(self.sessions, self.config.approval.wait_s)
             self._handlers = {
                 "daemon.status": self._status,
-                "exec.run": self._exec_run,
-                "exec.start": self._exec_start,
-                "exec.run_or_detach": self._exec_run_or_detach,
-                **Approvals(self.sessions, self.config.approval.wait_s).handlers(),
+                "exec.run": self._counted(self._exec_run),
+                "exec.start": self._counted(self._exec_start),
+                "exec.run_or_detach": self._counted(self._exec_run_or_detach),
+                **approvals.handlers(),
                 **session_calls.handlers(),
                 **task_calls.handlers(),
-                **explain.handlers(),
             }
             self.tasks.on_done(task_calls.announce)
-            restore = Restore(self.records, self.sessions, self.tasks, self._background)
+            self.tasks.on_done(self.metrics.task_ended)
+            self.metrics.gauges.update(self._gauges(approvals))
+            restore = Restore(
+                self.records, self.sessions, self.tasks, self._background
+            )
             await restore.load()
             if self._adoption is not None:
                 nursery.start_soon(self._adoption.serve, restore.find, restore.take)
+            if self._metrics_socket is not None:
+                nursery.start_soon(self._metrics_socket.serve)
             nursery.start_soon(self._environment.cgroups.serve)
             nursery.start_soon(restore.settle_missing)
             nursery.start_soon(self._reap_for_ever, session_calls)
@@ -201,6 +200,8 @@ class Service:
         self._environment.cgroups.close()
         if self._adoption is not None:
             self._adoption.close()
+        if self._metrics_socket is not None:
+            self._metrics_socket.close()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 
@@ -287,6 +288,48 @@ class Service:
             runner=self.runners.chosen,
         )
 
+    # -- figures ------------------------------------------------------------------------
+
+    def _gauges(self, approvals: Approvals) -> dict[str, tuple[str, Gauge]]:
+        sessions, tasks = self.sessions, self.tasks
+        return {
+            "bashd_uptime_seconds": (
+                "Since this daemon started.",
+                lambda: round(trio.current_time() - self._started, 3),
+            ),
+            "bashd_sessions": ("Open sessions.", lambda: len(sessions)),
+            "bashd_cells": (
+                "Live cells.",
+                lambda: sum(len(session.cells.live()) for session in sessions),
+            ),
+            "bashd_tasks_running": (
+                "Background tasks that run.",
+                tasks.running,
+            ),
+            "bashd_calls_in_flight": (
+                "Commands that somebody waits for.",
+                lambda: self._running_calls,
+            ),
+            "bashd_approvals_pending": (
+                "Questions nobody has answered.",
+                lambda: approvals.pending,
+            ),
+            "bashd_output_kept_bytes": (
+                "Output on disk, in whole blocks.",
+                lambda: self.shares.output_kept_bytes,
+            ),
+        }
+
+    def _counted(self, handler: Handler) -> Handler:
+        async def counted(call: Call, params: Any) -> Any:  # noqa: ANN401 - as Handler
+            try:
+                return await handler(call, params)
+            except BashdError as error:
+                self.metrics.refused(error.code)
+                raise
+
+        return counted
+
     # -- commands -----------------------------------------------------------------------
 
     async def _exec_run(self, call: Call, params: ExecParams) -> RunResult:
@@ -305,7 +348,9 @@ class Service:
     async def _run_in(
         self, session: Session, call: Call, params: ExecParams
     ) -> RunResult:
-        command = await self._prepare(session, params, call)
+        began = trio.current_time()
+        command = await self._prepare(session, params)
+        self.metrics.prepared.add(trio.current_time() - began)
         stores = self._stores(session, command.spec, file_from_start=False)
         run = await self._foreground.run(
             session,
@@ -319,6 +364,9 @@ class Service:
         trio.lowlevel.current_trio_token().run_sync_soon(
             session.log.append, _run_event(run)
         )
+        self.metrics.run_ended(
+            str(command.mode), run.result, trio.current_time() - began
+        )
         if run.result.aborted and call.client.closed.aborted:
             self._list_aborted(session, command, run)
         elif run.result.stdout.spill_path or run.result.stderr.spill_path:
@@ -328,7 +376,7 @@ class Service:
     async def _exec_start(self, call: Call, params: ExecParams) -> TaskInfo:
         assert self._background is not None  # noqa: S101 - handlers exist while serving
         session = await self._session_of(call, params)
-        command = await self._prepare(session, params, call)
+        command = await self._prepare(session, params)
         if call.abort.aborted:
             raise AbortedError(f"aborted before spawn: {call.abort.reason}")
         stores = self._stores(session, command.spec, file_from_start=True)
@@ -351,8 +399,9 @@ class Service:
             raise InvalidParamsError("limit_ms must be a positive finite number")
         inner = params.call
         session = await self._session_of(call, inner)
-        command = await self._prepare(session, inner, call)
-        return await run_or_detach(
+        began = trio.current_time()
+        command = await self._prepare(session, inner)
+        ended = await run_or_detach(
             self._background,
             session,
             command,
@@ -362,13 +411,20 @@ class Service:
             limit_s=params.limit_ms / 1000,
             stream=inner.stream,
         )
+        if ended.result is not None:
+            self.metrics.run_ended(
+                str(command.mode), ended.result, trio.current_time() - began
+            )
+        return ended
 
     async def _session_of(self, call: Call, params: ExecParams) -> Session:
         identity = call.caller.identity
         if params.session_id is not None:
             session = self.sessions.find(identity.uid, params.session_id)
         elif params.cwd is not None:
-            session = await self.sessions.default(identity, params.cwd, job=params.job)
+            session = await self.sessions.default(
+                identity, params.cwd, job=params.job
+            )
         else:
             root = self.config.sandbox.workspace_root
             session = await self.sessions.default(
@@ -389,9 +445,7 @@ class Service:
             )
         return root or self._cwd
 
-    async def _prepare(
-        self, session: Session, params: ExecParams, call: Call
-    ) -> Command:
+    async def _prepare(self, session: Session, params: ExecParams) -> Command:
         executor = self.config.executor
         spec = resolve_request(
             ExecRequest(
@@ -423,7 +477,6 @@ class Service:
             ambient=ambient,
             already_removed=removed,
             asked_timeout_ms=params.timeout_ms,
-            asked_by=call.caller.pid,
         )
 
     def _stores(
@@ -445,16 +498,6 @@ class Service:
             for label, cap in caps.items()
         )
         return stdout, stderr
-
-    def _keep(self, case: Case, _: SandboxFacts) -> None:
-        """Put a command that there is something to explain about on disk."""
-        remembered = case.session.history.last()
-        if remembered is not None and remembered.facts.is_telling:
-            trio.lowlevel.current_trio_token().run_sync_soon(
-                self.records.append_run,
-                case.session.session_id,
-                remembered.facts.record(),
-            )
 
     def _list_aborted(
         self, session: Session, command: Command, run: ForegroundRun
@@ -482,9 +525,7 @@ class Service:
         user, ceiling = self._user_of(session)
         chosen = name or session.policy
         if chosen is None:
-            chosen = (
-                str(mode) if mode is not None else self.config.default_policy(ceiling)
-            )
+            chosen = str(mode) if mode is not None else self.config.default_policy(ceiling)
             mode = None
         return await run_as(
             session.identity,
@@ -502,28 +543,12 @@ class Service:
                 identity.name,
                 groups,
                 identity.home,
-                config_home
-                if config_home.startswith("/")
-                else f"{identity.home}/.config",
+                config_home if config_home.startswith("/") else f"{identity.home}/.config",
                 runtime if runtime.startswith("/") else None,
             )
             ceiling = self.config.ceiling_of(identity.name, groups, home=identity.home)
             known = self._users[session.session_id] = (user, ceiling)
         return known
-
-    async def _read_policy(self, session: Session, name: str) -> Policy:
-        user, _ = self._user_of(session)
-        return await run_as(
-            session.identity, lambda: self._policies.merged(name, user, bounded=False)
-        )
-
-    def _exceeds_ceiling(self, session: Session, one: Remedy) -> bool:
-        user, _ = self._user_of(session)
-        bounds = self._policies.ceiling(user).values
-        return any(
-            not allows(bounds, key, value, home=user.home)
-            for key, value in one.grants.items()
-        )
 
     def forget_user(self, session: Session) -> None:
         """Drop what was remembered for a session that has closed."""
@@ -582,3 +607,4 @@ def _run_event(run: ForegroundRun) -> dict[str, object]:
         "denied": run.facts.denied,
         "wall_ms": result.usage.wall_ms,
     }
+

@@ -44,6 +44,11 @@ class Shares:
             known = self._limits[identity] = self._config.limits_under(ceiling)
         return known
 
+    @property
+    def output_kept_bytes(self) -> int:
+        """What the output of all users takes on disk."""
+        return self._all_output.used_bytes
+
     def output(self, identity: Identity) -> OutputBudget:
         """Return what the output of all of one user's sessions counts against."""
         budget = self._output.get(identity.uid)
