@@ -24,8 +24,16 @@ from bashd.core.errors import (
     InvalidParamsError,
     SandboxUnavailableError,
 )
-from bashd.core.model import ExecRequest, ExecSpec, Mode, RunResult, TaskInfo
+from bashd.core.model import (
+    ExecRequest,
+    ExecSpec,
+    Mode,
+    RunResult,
+    SandboxFacts,
+    TaskInfo,
+)
 from bashd.core.policy import Policy
+from bashd.core.remedy import Remedy, allows
 from bashd.core.resolve import resolve_request
 from bashd.daemon.access import ConfinedAs
 from bashd.daemon.adoption import AdoptionSocket
@@ -38,10 +46,11 @@ from bashd.daemon.cgroups import Cgroups
 from bashd.daemon.detach import run_or_detach
 from bashd.daemon.evidence import Evidence
 from bashd.daemon.execution import Command, Execution
+from bashd.daemon.explain import Explain
 from bashd.daemon.folders import DaemonFolders
 from bashd.daemon.foreground import Foreground, ForegroundRun
 from bashd.daemon.identity import run_as
-from bashd.daemon.judgement import Judge
+from bashd.daemon.judgement import Case, Judge, remember
 from bashd.daemon.metrics import Metrics
 from bashd.daemon.metrics_socket import SUFFIX, MetricsSocket
 from bashd.daemon.output import StreamStore
@@ -122,7 +131,7 @@ class Service:
         self.execution = Execution(
             config, self.runners, self._load_policy, self.evidence
         )
-        self._judge = Judge(self.evidence)
+        self._judge = Judge(self.evidence, [remember, self._keep])
         self._foreground = Foreground(self.execution, self._judge)
         self._started = trio.current_time()
         self._cwd = config.executor.cwd or os.getcwd()
@@ -165,6 +174,14 @@ class Service:
                 forget=self.forget_user,
             )
             approvals = Approvals(self.sessions, self.config.approval.wait_s)
+            explain = Explain(
+                self.sessions,
+                self.tasks,
+                self.evidence,
+                self._read_policy,
+                self._exceeds_ceiling,
+                str(self.folders.state_dir),
+            )
             self._handlers = {
                 "daemon.status": self._status,
                 "exec.run": self._counted(self._exec_run),
@@ -173,6 +190,7 @@ class Service:
                 **approvals.handlers(),
                 **session_calls.handlers(),
                 **task_calls.handlers(),
+                **explain.handlers(),
             }
             self.tasks.on_done(task_calls.announce)
             self.tasks.on_done(self.metrics.task_ended)
@@ -349,7 +367,7 @@ class Service:
         self, session: Session, call: Call, params: ExecParams
     ) -> RunResult:
         began = trio.current_time()
-        command = await self._prepare(session, params)
+        command = await self._prepare(session, params, call)
         self.metrics.prepared.add(trio.current_time() - began)
         stores = self._stores(session, command.spec, file_from_start=False)
         run = await self._foreground.run(
@@ -376,7 +394,7 @@ class Service:
     async def _exec_start(self, call: Call, params: ExecParams) -> TaskInfo:
         assert self._background is not None  # noqa: S101 - handlers exist while serving
         session = await self._session_of(call, params)
-        command = await self._prepare(session, params)
+        command = await self._prepare(session, params, call)
         if call.abort.aborted:
             raise AbortedError(f"aborted before spawn: {call.abort.reason}")
         stores = self._stores(session, command.spec, file_from_start=True)
@@ -400,7 +418,7 @@ class Service:
         inner = params.call
         session = await self._session_of(call, inner)
         began = trio.current_time()
-        command = await self._prepare(session, inner)
+        command = await self._prepare(session, inner, call)
         ended = await run_or_detach(
             self._background,
             session,
@@ -422,9 +440,7 @@ class Service:
         if params.session_id is not None:
             session = self.sessions.find(identity.uid, params.session_id)
         elif params.cwd is not None:
-            session = await self.sessions.default(
-                identity, params.cwd, job=params.job
-            )
+            session = await self.sessions.default(identity, params.cwd, job=params.job)
         else:
             root = self.config.sandbox.workspace_root
             session = await self.sessions.default(
@@ -445,7 +461,9 @@ class Service:
             )
         return root or self._cwd
 
-    async def _prepare(self, session: Session, params: ExecParams) -> Command:
+    async def _prepare(
+        self, session: Session, params: ExecParams, call: Call
+    ) -> Command:
         executor = self.config.executor
         spec = resolve_request(
             ExecRequest(
@@ -477,6 +495,7 @@ class Service:
             ambient=ambient,
             already_removed=removed,
             asked_timeout_ms=params.timeout_ms,
+            asked_by=call.caller.pid,
         )
 
     def _stores(
@@ -498,6 +517,16 @@ class Service:
             for label, cap in caps.items()
         )
         return stdout, stderr
+
+    def _keep(self, case: Case, _: SandboxFacts) -> None:
+        """Put a command that there is something to explain about on disk."""
+        remembered = case.session.history.last()
+        if remembered is not None and remembered.facts.is_telling:
+            trio.lowlevel.current_trio_token().run_sync_soon(
+                self.records.append_run,
+                case.session.session_id,
+                remembered.facts.record(),
+            )
 
     def _list_aborted(
         self, session: Session, command: Command, run: ForegroundRun
@@ -525,7 +554,9 @@ class Service:
         user, ceiling = self._user_of(session)
         chosen = name or session.policy
         if chosen is None:
-            chosen = str(mode) if mode is not None else self.config.default_policy(ceiling)
+            chosen = (
+                str(mode) if mode is not None else self.config.default_policy(ceiling)
+            )
             mode = None
         return await run_as(
             session.identity,
@@ -543,12 +574,28 @@ class Service:
                 identity.name,
                 groups,
                 identity.home,
-                config_home if config_home.startswith("/") else f"{identity.home}/.config",
+                config_home
+                if config_home.startswith("/")
+                else f"{identity.home}/.config",
                 runtime if runtime.startswith("/") else None,
             )
             ceiling = self.config.ceiling_of(identity.name, groups, home=identity.home)
             known = self._users[session.session_id] = (user, ceiling)
         return known
+
+    async def _read_policy(self, session: Session, name: str) -> Policy:
+        user, _ = self._user_of(session)
+        return await run_as(
+            session.identity, lambda: self._policies.merged(name, user, bounded=False)
+        )
+
+    def _exceeds_ceiling(self, session: Session, one: Remedy) -> bool:
+        user, _ = self._user_of(session)
+        bounds = self._policies.ceiling(user).values
+        return any(
+            not allows(bounds, key, value, home=user.home)
+            for key, value in one.grants.items()
+        )
 
     def forget_user(self, session: Session) -> None:
         """Drop what was remembered for a session that has closed."""
@@ -607,4 +654,3 @@ def _run_event(run: ForegroundRun) -> dict[str, object]:
         "denied": run.facts.denied,
         "wall_ms": result.usage.wall_ms,
     }
-
