@@ -41,7 +41,8 @@ examples:
   bashd approvals --watch            in a terminal beside the agent's
   bashd approvals                    what waits now
   bashd approve a-5d41402abc4b       let that command run, this once
-  bashd approvals --watch --json     one object a line, for a program that notifies you
+  bashd approvals --watch --json     one object a line, for a program that notifies you:
+                                     "watching", then "asked" and "settled"
 
 exit status:
   0 done, 2 the words make no sense, 125 bashd failed (the message says how),

@@ -26,6 +26,7 @@ _STDIN: Final = 0
 _STDOUT: Final = 1
 _LINE_BYTES: Final = 4096
 """Most of one line of a terminal. Source: termios(3), canonical mode."""
+_COMING: Final = "Questions appear here as they come"
 _PROMPT: Final = "Run it, once? [y/n] "
 _WORDS: Final = {"y": ALLOWED_ONCE, "yes": ALLOWED_ONCE, "n": REJECTED, "no": REJECTED}
 
@@ -35,6 +36,10 @@ class _Screen(Protocol):
 
     reads: bool
     """Whether stdin is its to read."""
+
+    def begin(self) -> None:
+        """Say that from now on there is somebody who can be asked."""
+        ...
 
     def asked(self, info: dict[str, Any]) -> None:
         """Take in a question."""
@@ -57,7 +62,6 @@ def watch(link: Link, *, as_json: bool) -> int:
     """Watch until interrupted, or until nobody reads; returns the exit status."""
     if as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return _Watch(link, _Lines(as_json=as_json)).run()
-    print_text("Questions appear here as they come; Ctrl-C ends.\n")
     return _Watch(link, _Dialog(link)).run()
 
 
@@ -78,7 +82,9 @@ class _Watch:
 
     def run(self) -> int:
         self._link.on_notification = self._heed
-        for info in self._link.call("approval.watch", {})["approvals"]:
+        waiting = self._link.call("approval.watch", {})["approvals"]
+        self._screen.begin()
+        for info in waiting:
             self._screen.asked(info)
         while True:
             self._drain()
@@ -116,6 +122,12 @@ class _Lines:
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
 
+    def begin(self) -> None:
+        if self._as_json:
+            print_json({"watching": True})
+        else:
+            print_text(f"{_COMING}; answer with `bashd approve` or `bashd reject`.\n\n")
+
     def asked(self, info: dict[str, Any]) -> None:
         if self._as_json:
             print_json({"asked": info})
@@ -144,6 +156,9 @@ class _Dialog:
         self._link = link
         self._waiting: dict[str, dict[str, Any]] = {}
         self._shown: str | None = None
+
+    def begin(self) -> None:
+        print_text(f"{_COMING}; Ctrl-C ends.\n")
 
     def asked(self, info: dict[str, Any]) -> None:
         self._waiting[info["approval_id"]] = info

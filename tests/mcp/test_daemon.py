@@ -4,118 +4,51 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters
 
-from bashd.client.link import Link
-from tests.mcp.serving import HANDSHAKE, User, texts
-from tests.support.accounts import current_account
+from tests.mcp.conftest import new_folder
+from tests.mcp.daemon_desk import WRITE, decisions, desk, restart
+from tests.mcp.serving import User, texts
+from tests.support.enclosure import describe
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from mcp_types import CallToolResult
 
-    from tests.conftest import DaemonFactory
     from tests.support.daemons import RunningDaemon
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-WRITE = {"sandbox_permissions": "workspace-write", "justification": "Tests need it."}
-
-
-@pytest.fixture
-def daemon(make_daemon: DaemonFactory) -> RunningDaemon:
-    return make_daemon(account=current_account())
-
-
-@pytest.fixture
-def workspace(daemon: RunningDaemon) -> Path:
-    return daemon.make_workspace()
-
-
-class Desk:
-    """A client and the `bashd mcp` it has started."""
-
-    def __init__(self, client: Client, user: User) -> None:
-        self.client, self.user = client, user
-
-    async def bash(self, command: str, **args: Any) -> CallToolResult:
-        full = {"command": command, "description": "Do what the test says", **args}
-        return await self.client.call_tool("bash", full)
-
-    async def output(self, task_id: str) -> str:
-        result = await self.client.call_tool("bash_output", {"task_id": task_id})
-        return texts(result)[0]
-
-    async def session_id(self) -> str:
-        return texts(await self.bash("printf $BASHD_SESSION_ID"))[0]
-
-
-@asynccontextmanager
-async def desk(
-    daemon: RunningDaemon,
-    *options: str,
-    era: str = HANDSHAKE,
-    user: User | None = None,
-    env: dict[str, str] | None = None,
-) -> AsyncGenerator[Desk]:
-    user = user or User()
-    argv = daemon.caller_argv("mcp", "--socket", str(daemon.socket), *options)
-    parameters = StdioServerParameters(
-        command=argv[0],
-        args=argv[1:],
-        env=daemon.caller_env(env),
-        cwd=str(daemon.folder),
-    )
-    async with Client(
-        parameters,
-        mode=era,
-        elicitation_callback=user.elicit if user.answer else None,
-        logging_callback=user.log,
-    ) as client:
-        yield Desk(client, user)
-
-
-def log_of(daemon: RunningDaemon, session_id: str) -> list[dict[str, Any]]:
-    shown = daemon.cli("session", "show", session_id, "--json")
-    with open(json.loads(shown.stdout)["log_path"]) as lines:  # noqa: PTH123
-        return [json.loads(line) for line in lines]
-
 
 async def test_a_denial_names_the_path_and_an_escalation_cures_it(
-    daemon: RunningDaemon, workspace: Path, era: str
+    daemon: RunningDaemon, folder: Path, era: str
 ) -> None:
-    async with desk(daemon, "--cwd", str(workspace), era=era) as at:
+    async with desk(daemon, "--cwd", str(folder), era=era) as at:
         denied = await at.bash("echo x > f")
         assert (
             "\n[sandbox: file access denied under read-only mode]\n"
-            f"[sandbox: denied write to {workspace}/f; writable here: /tmp]\n"
+            f"[sandbox: denied write to {folder}/f; writable here: /tmp]\n"
             "[sandbox: escalation available"
         ) in texts(denied)[0]
         granted = await at.bash("echo x > f", **WRITE)
         assert texts(granted) == ["(no output)"]
-        assert (await anyio.Path(workspace / "f").read_text()) == "x\n"
+        assert (await anyio.Path(folder / "f").read_text()) == "x\n"
         again = await at.bash("echo y > f")
         assert "denied under read-only mode" in texts(again)[0]
-        log = log_of(daemon, await at.session_id())
-    assert [e["outcome"] for e in log if e["type"] == "approval/decided"] == [
-        "allowed-once"
-    ]
+        assert decisions(daemon, await at.session_id()) == ["allowed-once"]
 
 
 async def test_a_mode_switched_from_outside_is_in_force_at_once(
-    daemon: RunningDaemon, workspace: Path
+    daemon: RunningDaemon, folder: Path
 ) -> None:
-    async with desk(daemon, "--cwd", str(workspace)) as at:
+    async with desk(daemon, "--cwd", str(folder)) as at:
         session_id = await at.session_id()
         assert (
             daemon.cli("session", "mode", session_id, "workspace-write").returncode == 0
@@ -127,21 +60,17 @@ async def test_a_mode_switched_from_outside_is_in_force_at_once(
 
 
 async def test_a_long_command_goes_on_in_the_background(
-    daemon: RunningDaemon, workspace: Path
+    daemon: RunningDaemon, folder: Path
 ) -> None:
-    options = ("--cwd", str(workspace), "--foreground-limit", "0.3")
+    options = ("--cwd", str(folder), "--foreground-limit", "2.5")
     async with desk(daemon, *options) as at:
         quick = await at.bash("echo quick; exit 3")
         assert texts(quick) == ["quick\n[exit code: 3]"]
         moved = await at.bash("echo a; until [ -e go ]; do sleep 0.05; done; echo b")
-        assert "still running after 300ms" in texts(moved)[0]
+        assert "still running after 2500ms" in texts(moved)[0]
         task_id = moved.structured_content["task"]["task_id"]
-        await anyio.Path(workspace / "go").touch()
-
-        async def told() -> bool:
-            return bool(at.user.logged)
-
-        await until(told)
+        await anyio.Path(folder / "go").touch()
+        await until(at.told)
         assert await at.output(task_id) == "a\nb\n[status: completed, exit code: 0]"
 
 
@@ -165,14 +94,12 @@ reason = "it echoes"
 
 
 async def test_the_rules_of_a_policy_are_applied_and_may_change(
-    daemon: RunningDaemon, workspace: Path
+    daemon: RunningDaemon, folder: Path
 ) -> None:
-    policies = anyio.Path(workspace / "config" / "bashd" / "policies")
-    await policies.mkdir(parents=True)
-    await (policies / "read-only.toml").write_text(RULES)
-    env = {"XDG_CONFIG_HOME": str(workspace / "config")}
+    await write_policy(folder, "read-only", RULES)
     user = User("decline")
-    async with desk(daemon, "--cwd", str(workspace), user=user, env=env) as at:
+    env = {"XDG_CONFIG_HOME": str(folder)}
+    async with desk(daemon, "--cwd", str(folder), user=user, env=env) as at:
         allowed = await at.bash("echo fine; true git push")
         assert texts(allowed) == ["fine\n"]
         denied = await at.bash("true git push")
@@ -182,73 +109,62 @@ async def test_the_rules_of_a_policy_are_applied_and_may_change(
         declined = await at.bash("echo hello")
         assert texts(declined) == ["Error: the user rejected running this command"]
         assert "Reason: run command: it echoes" in user.questions[0].message
-        await (policies / "read-only.toml").write_text('mode = "read-only"\n')
+        await write_policy(folder, "read-only", 'mode = "read-only"\n')
         assert texts(await at.bash("echo hello")) == ["hello\n"]
 
 
-@pytest.mark.parametrize(
-    ("outcome", "text"),
-    [
-        ("allowed-once", "(no output)"),
-        (
-            "rejected",
-            'Error: the user rejected escalating this command to "workspace-write"',
-        ),
-    ],
-)
-async def test_a_watcher_answers_for_a_client_that_cannot_ask(
-    daemon: RunningDaemon, workspace: Path, outcome: str, text: str
+ASK = """\
+mode = "workspace-write"
+
+[[command]]
+pattern = "one"
+action = "ask"
+reason = "it is one"
+"""
+DENY = """\
+mode = "workspace-write"
+
+[[command]]
+pattern = "two"
+action = "deny"
+reason = "no twos"
+"""
+
+
+async def test_a_policy_of_its_own_and_the_rules_of_its_mode(
+    daemon: RunningDaemon, folder: Path
 ) -> None:
-    def watch_and_answer(link: Link) -> dict[str, Any]:
-        while (message := link.receive()).get("method") != "approval.asked":
-            pass
-        info = message["params"]["approval"]
-        answer = {"approval_id": info["approval_id"], "outcome": outcome}
-        link.call("approval.decide", answer)
-        return info
-
-    link, seen = Link.reach(str(daemon.socket), autostart=False), list[dict[str, Any]]()
-    async with (
-        desk(daemon, "--cwd", str(workspace), user=User(None)) as at,
-        anyio.create_task_group() as group,
-    ):
-        link.call("approval.watch", {})
-
-        async def person() -> None:
-            seen.append(await anyio.to_thread.run_sync(watch_and_answer, link))
-
-        group.start_soon(person)
-        result = await at.bash("touch f", **WRITE)
-        assert texts(result) == [text]
-    link.close()
-    assert (workspace / "f").exists() == (outcome == "allowed-once")
-    assert (seen[0]["command"], seen[0]["mode"], seen[0]["workdir"]) == (
-        "touch f",
-        "workspace-write",
-        str(workspace),
-    )
+    await write_policy(folder, "workspace-write", ASK)
+    await write_policy(folder, "mine", DENY)
+    env = {"XDG_CONFIG_HOME": str(folder)}
+    options = ("--cwd", str(folder), "--policy", "mine")
+    async with desk(daemon, *options, env=env) as at:
+        assert texts(await at.bash("touch f")) == ["(no output)"]
+        assert texts(await at.bash("echo one")) == ["one\n"]
+        assert len(at.user.questions) == 1
+        # Both lists have their say: a yes to the first does not help against the other.
+        refused = await at.bash("echo one two")
+        assert texts(refused) == ["Error: command refused by policy: no twos"]
+        assert len(at.user.questions) == 1
 
 
-async def test_with_nobody_to_ask_there_is_no_waiting(
-    daemon: RunningDaemon, workspace: Path
-) -> None:
-    async with desk(daemon, "--cwd", str(workspace), user=User(None)) as at:
-        result = await at.bash("touch f", **WRITE)
-    assert texts(result)[0].endswith("no approval channel is available")
+async def write_policy(folder: Path, name: str, text: str) -> None:
+    path = anyio.Path(folder / "bashd" / "policies" / f"{name}.toml")
+    await path.parent.mkdir(parents=True, exist_ok=True)
+    await path.write_text(text)
 
 
 async def test_a_killed_client_comes_back_to_its_session(
-    daemon: RunningDaemon, workspace: Path
+    daemon: RunningDaemon, folder: Path
 ) -> None:
-    async with desk(daemon, "--cwd", str(workspace)) as at:
+    async with desk(daemon, "--cwd", str(folder)) as at:
         session_id = await at.session_id()
-        started = await at.bash("echo kept; sleep 60", run_in_background=True)
-        task_id = started.structured_content["task"]["task_id"]
-        for server in _servers(daemon):
+        task_id = await at.start("echo kept; sleep 60")
+        for server in at.servers:
             os.kill(server, signal.SIGKILL)
     async with (
         desk(daemon, "--session", session_id) as back,
-        desk(daemon, "--cwd", str(workspace)) as other,
+        desk(daemon, "--cwd", str(folder)) as other,
     ):
         assert await back.session_id() == session_id
 
@@ -259,56 +175,122 @@ async def test_a_killed_client_comes_back_to_its_session(
         assert await other.output(task_id) == (
             f"Error: task {task_id} belongs to another session"
         )
+        killed = await back.client.call_tool("bash_kill", {"task_id": task_id})
+        assert texts(killed)[0] == f"killed background task {task_id}"
+
+
+async def test_two_clients_two_sessions(
+    daemon: RunningDaemon, folder: Path, era: str
+) -> None:
+    async with (
+        desk(daemon, "--cwd", str(folder), era=era) as mine,
+        desk(daemon, "--cwd", str(folder), era=era) as theirs,
+    ):
+        assert await mine.session_id() != await theirs.session_id()
+        task_id = await mine.start("echo secret; sleep 60")
+        foreign = f"Error: task {task_id} belongs to another session"
+        assert await theirs.output(task_id) == foreign
+        refused = await theirs.client.call_tool("bash_kill", {"task_id": task_id})
+        assert texts(refused) == [foreign]
+
+        async def secret() -> bool:
+            return "secret" in await mine.output(task_id)
+
+        # Their attempt has not moved the cursor.
+        await until(secret)
+        assert (await mine.output(task_id)).endswith("[status: running]")
+        killed = await mine.client.call_tool("bash_kill", {"task_id": task_id})
+        assert texts(killed)[0] == f"killed background task {task_id}"
+
+
+async def test_cancelling_a_call_ends_its_command(
+    daemon: RunningDaemon, folder: Path, era: str
+) -> None:
+    mark = f"3{secrets.randbelow(10**8):08}.5"
+    command = f"touch running; sleep {mark}"
+    options = ("--cwd", str(folder), "--mode", "workspace-write")
+    async with desk(daemon, *options, era=era) as at:
+        async with anyio.create_task_group() as group:
+            group.start_soon(at.bash, command)
+            await until(anyio.Path(folder / "running").exists)
+            assert _running(daemon, mark)
+            group.cancel_scope.cancel()
+
+        async def gone() -> bool:
+            return not _running(daemon, mark)
+
+        await until(gone)
+        assert texts(await at.bash("echo on")) == ["on\n"]
+
+
+async def test_a_client_that_is_gone_takes_its_foreground_command_along(
+    daemon: RunningDaemon, folder: Path
+) -> None:
+    mark = f"3{secrets.randbelow(10**8):08}.5"
+    options = ("--cwd", str(folder), "--mode", "workspace-write")
+    async with desk(daemon, *options, "--foreground-limit", "50") as at:
+        session_id = await at.session_id()
+        async with anyio.create_task_group() as group:
+            group.start_soon(at.bash, f"echo so far; touch running; sleep {mark}")
+            await until(anyio.Path(folder / "running").exists)
+            for server in at.servers:
+                os.kill(server, signal.SIGKILL)
+            group.cancel_scope.cancel()
+
+    async def gone() -> bool:
+        return not _running(daemon, mark)
+
+    await until(gone)
+
+    async def listed() -> list[Any]:
+        done = daemon.cli("ps", "--all", "--json", "--session", session_id)
+        return json.loads(done.stdout)["tasks"]
+
+    # What it had printed can still be read.
+    (task,) = await until(listed)
+    assert task["status"] == "killed"
+    assert daemon.cli("logs", task["task_id"]).stdout == "so far\n"
+
+
+def _running(daemon: RunningDaemon, mark: str) -> list[str]:
+    found = [describe(pid) for pid in daemon.enclosure.pids()]
+    return [line for line in found if f"sleep {mark}" in line]
 
 
 async def test_a_restarted_daemon_finds_its_client_again(
-    daemon: RunningDaemon, workspace: Path
+    own_daemon: RunningDaemon,
 ) -> None:
-    async with desk(daemon, "--cwd", str(workspace)) as at:
+    folder = new_folder(own_daemon)
+    async with desk(own_daemon, "--cwd", str(folder)) as at:
         session_id = await at.session_id()
-        started = await at.bash(
-            "echo before; until [ -e go ]; do sleep 0.05; done; echo after",
-            run_in_background=True,
+        task_id = await at.start(
+            "echo before; until [ -e go ]; do sleep 0.05; done; echo after"
         )
-        task_id = started.structured_content["task"]["task_id"]
-        _kill_and_start(daemon)
+        restart(own_daemon)
         assert await at.session_id() == session_id
-        await anyio.Path(workspace / "go").touch()
-
-        async def told() -> bool:
-            return bool(at.user.logged)
-
-        await until(told)
+        await anyio.Path(folder / "go").touch()
+        await until(at.told)
         assert await at.output(task_id) == (
             "before\nafter\n[status: completed, exit code: 0]"
         )
     assert len(at.user.logged) == 1
 
 
-def _servers(daemon: RunningDaemon) -> list[int]:
-    """Return the pids of the `bashd mcp` processes of this test's clients."""
-    found: list[int] = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:  # noqa: PTH123
-                words = file.read().split(b"\0")
-        except OSError:
-            continue
-        if b"mcp" in words and str(daemon.socket).encode() in words:
-            found.append(int(pid))
-    return found
+async def test_a_command_that_was_running_in_a_daemon_that_died_is_not_run_again(
+    own_daemon: RunningDaemon,
+) -> None:
+    folder = new_folder(own_daemon)
+    options = ("--cwd", str(folder), "--mode", "workspace-write")
+    async with desk(own_daemon, *options) as at:
+        results: list[CallToolResult] = []
 
+        async def run() -> None:
+            results.append(await at.bash("echo once >> runs; sleep 60"))
 
-def _kill_and_start(daemon: RunningDaemon) -> None:
-    daemon.kill()
-    argv = [
-        *(daemon.install.python, "-P", "-m", "bashd.daemon"),
-        *("--socket", str(daemon.socket)),
-        *("--config", str(daemon.folder / "bashd.toml")),
-    ]
-    daemon.process = daemon.enclosure.start(
-        argv,
-        env=daemon.account.environment(),
-        cwd=str(daemon.folder),
-        log=daemon.folder / "daemon.log",
-    )
+        async with anyio.create_task_group() as group:
+            group.start_soon(run)
+            await until(anyio.Path(folder / "runs").exists)
+            restart(own_daemon)
+        assert results[0].is_error
+        assert "broke while the command ran" in texts(results[0])[0]
+        assert texts(await at.bash("cat runs")) == ["once\n"]

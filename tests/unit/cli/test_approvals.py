@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -169,8 +170,8 @@ def test_what_waits_is_shown_whole_and_escaped(daemon: Daemon) -> None:
         question(command="echo \x1b[2J\nrm -rf ~\u202e", reason="a\x07b"),
         question("a-2", mode=None, workdir="/tmp/\n/etc"),
     ]
-    done = bashd(daemon, "approvals")
-    assert done.stdout == (
+    shown = re.sub(r"asked 5\.\ds", "asked 5.0s", bashd(daemon, "approvals").stdout)
+    assert shown == (
         "[a-1] asked 5.0s ago by session s-1\n"
         "Run this command in danger-full-access mode?\n\n"
         "    echo \\x1b[2J\n"
@@ -182,7 +183,7 @@ def test_what_waits_is_shown_whole_and_escaped(daemon: Daemon) -> None:
         "    make install\n\n"
         "Directory: /tmp/\\n/etc\n"
         "Reason: escalate sandbox to danger-full-access: it installs\n\n"
-    ).replace("5.0s", done.stdout.partition("asked ")[2].partition(" ago")[0])
+    )
 
 
 def test_json_has_the_questions_as_they_are(daemon: Daemon) -> None:
