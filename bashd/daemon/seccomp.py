@@ -6,6 +6,8 @@ by what a developer command never needs, not by what is dangerous in general: bu
 debuggers, test runners and package managers must work.
 """
 
+# ruff: noqa: ANN401 - pyseccomp has no types
+
 from __future__ import annotations
 
 import errno
@@ -22,24 +24,29 @@ _CLONE_NAMESPACES: Final = (
     0x00020000, 0x02000000, 0x04000000, 0x08000000,
     0x10000000, 0x20000000, 0x40000000, 0x00000080,
 )  # fmt: skip
-_CLONE_ALL_NAMESPACES: Final = functools.reduce(lambda a, b: a | b, _CLONE_NAMESPACES)
-# asm-generic/ioctls.h, linux/tiocl.h: input faked into a terminal (CVE-2016-2568).
-_TIOCSTI: Final = 0x5412
-_TIOCLINUX: Final = 0x541C
+# asm-generic/ioctls.h, linux/tiocl.h: input faked into a terminal (CVE-2016-2568), and
+# line disciplines, which load a module nobody has asked for.
+_TERMINAL_REQUESTS: Final = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX, TIOCSETD
 # bits/socket.h
 _AF_UNIX: Final = 1
 _AF_INET: Final = 2
 _AF_INET6: Final = 10
+_AF_NETLINK: Final = 16
 _SOCK_RAW: Final = 3
 _SOCK_TYPE_MASK: Final = 0xF
 _UNKNOWN_CALL: Final = -1  # __NR_SCMP_ERROR in seccomp.h
 _REFUSED_FAMILIES: Final = (17, 38, 40)  # AF_PACKET, AF_ALG, AF_VSOCK
+_FAMILIES: Final = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
+_LAST_FAMILY: Final = 45
+"""AF_MCTP. Families between are protocols that hardly anybody has looked at, each in a
+module that a socket() loads. Larger numbers are also those with bits beyond the 32 that
+the kernel looks at, which would pass by a comparison with any family."""
 
 KERNEL_SURFACE: Final = (
     "acct", "add_key", "bpf", "delete_module", "finit_module", "init_module",
     "io_uring_enter", "io_uring_register", "io_uring_setup", "ioperm", "iopl",
     "kcmp", "kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie",
-    "move_pages", "name_to_handle_at", "nfsservctl", "open_by_handle_at",
+    "name_to_handle_at", "nfsservctl", "open_by_handle_at",
     "perf_event_open", "quotactl", "quotactl_fd", "reboot", "request_key",
     "settimeofday", "clock_settime", "clock_adjtime", "adjtimex", "swapoff",
     "swapon", "syslog", "uselib", "userfaultfd", "vhangup",
@@ -55,7 +62,7 @@ FOREIGN_IPC: Final = (
 """SysV and POSIX queues: one namespace for the whole host under landlock."""
 OTHERS_BY_PID: Final = (
     ("prlimit64", 0), ("sched_setattr", 0), ("sched_setparam", 0),
-    ("sched_setscheduler", 0), ("migrate_pages", 0),
+    ("sched_setscheduler", 0), ("migrate_pages", 0), ("move_pages", 0),
 )  # fmt: skip
 """Calls that change another process of the same uid without any further check, and
 the argument that names it; 0 there means the caller itself."""
@@ -103,7 +110,7 @@ def compile_filter(switches: Switches) -> bytes:
         _refuse(lib, program, refuse, "sched_setaffinity", lib.Arg(0, lib.NE, 0))
         _refuse(lib, program, refuse, "setpriority", lib.Arg(1, lib.NE, 0))
         _refuse(lib, program, refuse, "ioprio_set", lib.Arg(1, lib.NE, 0))
-    for request in (_TIOCSTI, _TIOCLINUX):
+    for request in _TERMINAL_REQUESTS:
         # Masked: the kernel looks at the low 32 bits only (CVE-2019-10063).
         _refuse(
             lib, program, refuse, "ioctl",
@@ -119,7 +126,7 @@ def compile_filter(switches: Switches) -> bytes:
 
 def _library() -> Any:
     try:
-        import pyseccomp
+        import pyseccomp  # noqa: PLC0415 - its absence is an answer
     except (ImportError, RuntimeError, OSError) as error:
         raise HostError(
             f"the seccomp filter cannot be compiled ({error});"
@@ -152,15 +159,20 @@ def _refuse_namespaces(lib: Any, program: Any, refuse: int, switches: Switches) 
 
 
 def _refuse_sockets(lib: Any, program: Any, switches: Switches) -> None:
-    refuse = lib.ERRNO(errno.EPERM)
-    families = list(_REFUSED_FAMILIES)
+    refuse, unknown = lib.ERRNO(errno.EPERM), lib.ERRNO(errno.EAFNOSUPPORT)
+    refused = list(_REFUSED_FAMILIES)
     if not switches.unix_sockets:
-        families.append(_AF_UNIX)
+        refused.append(_AF_UNIX)
     if not switches.inet_sockets:
-        families += [_AF_INET, _AF_INET6]
-    for family in families:
-        _refuse(lib, program, refuse, "socket", lib.Arg(0, lib.EQ, family))
-    for family in (_AF_INET, _AF_INET6):
+        refused += [_AF_INET, _AF_INET6]
+    _refuse(lib, program, unknown, "socket", lib.Arg(0, lib.GT, _LAST_FAMILY))
+    for family in range(_LAST_FAMILY + 1):
+        exactly = lib.Arg(0, lib.EQ, family)
+        if family in refused:
+            _refuse(lib, program, refuse, "socket", exactly)
+        elif family not in _FAMILIES:
+            _refuse(lib, program, unknown, "socket", exactly)
+    for family in {_AF_INET, _AF_INET6}.difference(refused):
         _refuse(
             lib, program, refuse, "socket", lib.Arg(0, lib.EQ, family),
             lib.Arg(1, lib.MASKED_EQ, _SOCK_TYPE_MASK, _SOCK_RAW),
