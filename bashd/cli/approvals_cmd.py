@@ -6,7 +6,6 @@ A client without a dialog of its own has its questions asked here. Somebody has 
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from bashd.cli.parsing import (
@@ -15,17 +14,14 @@ from bashd.cli.parsing import (
     add_json_option,
     open_link,
 )
+from bashd.cli.question import ALLOWED_ONCE, REJECTED, question_block
 from bashd.cli.report import print_json, print_text
-from bashd.cli.table import duration
-from bashd.cli.terminal import open_missing_streams, visible_line
+from bashd.cli.terminal import open_missing_streams
 
 if TYPE_CHECKING:
     import argparse
 
     from bashd.cli.parsing import Subparsers
-
-ALLOWED_ONCE: Final = "allowed-once"
-REJECTED: Final = "rejected"
 
 _DESCRIPTION = """\
 Show the questions of your sessions that wait for a person: which command wants to run,
@@ -122,18 +118,3 @@ def _list(args: argparse.Namespace) -> int:
     for info in answer["approvals"]:
         print_text(f"{question_block(info)}\n\n")
     return 0
-
-
-def question_block(info: dict[str, Any]) -> str:
-    """Return one question as people read it, with nothing unprintable in it."""
-    from bashd.tools.question import question_text  # noqa: PLC0415 - rarely needed
-
-    age = duration(max(time.time() - info["asked_at"], 0.0))
-    head = f"[{info['approval_id']}] asked {age} ago by session {info['session_id']}"
-    text = question_text(
-        info["command"],
-        workdir=info["workdir"],
-        mode=info["mode"],
-        reason=info["reason"],
-    )
-    return f"{visible_line(head)}\n{text}"

@@ -14,8 +14,8 @@ import sys
 import termios
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from bashd.cli.approvals_cmd import ALLOWED_ONCE, REJECTED, question_block
 from bashd.cli.interrupts import Interrupts
+from bashd.cli.question import ALLOWED_ONCE, REJECTED, question_block
 from bashd.cli.report import print_json, print_text
 from bashd.core.errors import UnknownApprovalError
 

@@ -76,13 +76,14 @@ async def watching(daemon: RunningDaemon) -> AsyncGenerator[Watcher]:
 async def test_a_watcher_answers_for_a_client_that_cannot_ask(
     daemon: RunningDaemon, folder: Path, era: str, verb: str, text: str
 ) -> None:
+    seen: list[dict[str, Any]] = []
+    session_id = ""
     async with (
         desk(daemon, "--cwd", str(folder), user=User(None), era=era) as at,
         watching(daemon) as watcher,
         anyio.create_task_group() as group,
     ):
         session_id = await at.session_id()
-        seen: list[dict[str, Any]] = []
 
         async def person() -> None:
             seen.append(await watcher.hear("asked"))
@@ -181,6 +182,7 @@ async def test_a_call_that_is_cancelled_withdraws_its_question(
         desk(daemon, "--cwd", str(folder), user=User(None), era=era) as at,
         watching(daemon) as watcher,
     ):
+        asked: dict[str, Any] = {}
         async with anyio.create_task_group() as group:
             group.start_soon(lambda: at.bash("touch f", **WRITE))
             asked = await watcher.hear("asked")
