@@ -207,6 +207,27 @@ def test_five_crashes_in_a_minute_end_in_failure(running: Served):
     assert state == "failed"
 
 
+def test_a_ceiling_in_etc_binds_a_user_and_is_shown_with_its_source(running: Served):
+    machine = running.machine
+    machine.shell(
+        "mkdir -p /etc/bashd; printf '[ceiling.user.alice]\\nmode = \"read-only\"\\n'"
+        " >/etc/bashd/bashd.toml; systemctl restart bashd.service"
+    )
+    try:
+        wide = ("run", "--no-autostart", "--mode", "workspace-write", "--", "true")
+        status, said = running.run_as("alice", *wide)
+        assert status == 125
+        assert "ceiling" in said
+        assert running.run_as("carol", *wide)[0] == 0
+        status, said = running.run_as("alice", "policy", "effective")
+        assert status == 0, said
+        assert 'mode = "read-only"' in said
+        narrowed = running.run_as("alice", "policy", "effective", "workspace-write")
+        assert "[ceiling.user.alice]" in said + narrowed[1]
+    finally:
+        machine.shell("rm /etc/bashd/bashd.toml; systemctl restart bashd.service")
+
+
 def test_the_journal_gets_fields_not_only_lines(running: Served):
     entry = next(
         entry
