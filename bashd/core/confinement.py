@@ -53,6 +53,8 @@ class Places:
     """The socket's folder where it is the daemon's own and can be hidden whole."""
     socket_files: tuple[str, ...] = ()
     """Otherwise (the socket lies among others' files): what has to be masked there."""
+    home_dir: str = ""
+    """Stands in for the caller's home where the policy makes that private."""
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -86,8 +88,17 @@ class Found:
     """Granted sockets that exist, agents' included."""
     nested: bool = False
     """The daemon's own socket is to be there."""
+    home: str | None = None
+    """The caller's home, where the policy makes it private and it can be."""
+    visible: tuple[str, ...] = ()
+    """What of it is there all the same; the roots come besides."""
     notes: tuple[str, ...] = ()
     """What the policy asks for and cannot have here, one clause each."""
+
+    @property
+    def private(self) -> tuple[str, ...]:
+        """Folders of which a bwrap cell has its own."""
+        return PRIVATE if self.home is None else (*PRIVATE, self.home)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,22 +164,23 @@ def plan_bwrap(
     writes = mode is Mode.WORKSPACE_WRITE
     roots = found.roots if writes else ()
     mounts = _base(places, roots, scratch=scratch)
-    mounts += _read_only_roots(found.roots if not writes else ())
+    mounts += _home(places, found, scratch=scratch)
+    mounts += _read_only_roots(found, found.roots if not writes else ())
     if writes:
         mounts += _metadata(found, places)
     mounts += [
         _read_only(path, 4)
         for path in found.code
-        if is_below_any(path, (*PRIVATE, *roots, *places.hidden))
+        if is_below_any(path, (*found.private, *roots, *places.hidden))
     ]
     masks = _masks(places, found)
     mounts += masks
-    mounts += _hidden(places)
+    mounts += _hidden(places, found)
     mounts += _visible_again(places, found)
     mounts.sort(key=lambda mount: mount.order)
     args = [arg for mount in mounts for arg in mount.args]
     for folder in ("/run", *places.hidden, *_emptied(found)):
-        if folder == "/run" or not is_below_any(folder, PRIVATE):
+        if folder == "/run" or not is_below_any(folder, found.private):
             args += ["--remount-ro", folder]
     # A process in any Landlock domain with file rules may not mount, whatever its
     # namespaces. Uid 0 keeps the layer all the same: it owns the kernel's knobs.
@@ -177,7 +189,7 @@ def plan_bwrap(
         bwrap=tuple(args),
         landlock_handled=landlock_rules.write_rights(abi) if layered else 0,
         landlock_allow=landlock_rules.rules_behind_mounts(
-            roots,
+            (*roots, found.home) if found.home and scratch else roots,
             found.devices,
             scratch=scratch,
             abi=abi,
@@ -187,8 +199,8 @@ def plan_bwrap(
         else (),
         landlock_scoped=landlock_rules.scopes(abi),
         stand_ins=_stand_ins(masks, found, places, writes=writes),
-        nested_folders=_nested(mounts, files=False),
-        nested_files=_nested(mounts, files=True),
+        nested_folders=_nested(mounts, found.home, files=False),
+        nested_files=_nested(mounts, found.home, files=True),
         writable=(*roots, "/tmp") if scratch else roots,  # noqa: S108 - in the cell
         gaps=_bwrap_gaps(abi, layered=layered),
         notes=found.notes,
@@ -215,13 +227,21 @@ def _base(places: Places, roots: tuple[str, ...], *, scratch: bool) -> list[_Mou
     return mounts
 
 
+def _home(places: Places, found: Found, *, scratch: bool) -> list[_Mount]:
+    if found.home is None:
+        return []
+    bind = "--bind" if scratch else "--ro-bind"
+    own = _Mount(found.home, (bind, places.home_dir, found.home), 0)
+    return [own, *(_read_only(path, 1) for path in found.visible)]
+
+
 def _read_only(path: str, rank: int, *, is_file: bool = False) -> _Mount:
     return _Mount(path, ("--ro-bind", path, path), rank, is_file)
 
 
-def _read_only_roots(roots: tuple[str, ...]) -> list[_Mount]:
+def _read_only_roots(found: Found, roots: tuple[str, ...]) -> list[_Mount]:
     """Show the folder a command works in, although a private mount is above it."""
-    return [_read_only(root, 1) for root in roots if is_below_any(root, PRIVATE)]
+    return [_read_only(root, 1) for root in roots if is_below_any(root, found.private)]
 
 
 def _metadata(found: Found, places: Places) -> list[_Mount]:
@@ -244,9 +264,10 @@ def _masks(places: Places, found: Found) -> list[_Mount]:
     if found.nested:
         wanted.pop(places.socket, None)
     emptied = _emptied(found)
+    seen = (*found.roots, *found.visible)
     mounts: list[_Mount] = []
     for path, is_dir in wanted.items():
-        unseen = is_below_any(path, PRIVATE) and not is_below_any(path, found.roots)
+        unseen = is_below_any(path, found.private) and not is_below_any(path, seen)
         if unseen or is_below_any(path, places.hidden) or path in found.sockets:
             continue
         if path in emptied:
@@ -266,11 +287,11 @@ def _emptied(found: Found) -> tuple[str, ...]:
     )
 
 
-def _hidden(places: Places) -> list[_Mount]:
+def _hidden(places: Places, found: Found) -> list[_Mount]:
     return [
         _Mount(folder, ("--perms", "0755", "--tmpfs", folder), 6)
         for folder in places.hidden
-        if not is_below_any(folder, PRIVATE)
+        if not is_below_any(folder, found.private)
     ]
 
 
@@ -307,10 +328,15 @@ def _stand_ins(
     return tuple((path, *what) for path, what in expected.items())
 
 
-def _nested(mounts: list[_Mount], *, files: bool) -> tuple[str, ...]:
+def _nested(
+    mounts: list[_Mount], home: str | None, *, files: bool
+) -> tuple[str, ...]:
+    own = [("/tmp/", "tmp"), ("/var/tmp/", "var-tmp")]  # noqa: S108 - in the cell
+    if home is not None:
+        own.append((f"{home}/", "home"))
     points: list[str] = []
     for mount in mounts:
-        for prefix, name in (("/tmp/", "tmp"), ("/var/tmp/", "var-tmp")):  # noqa: S108
+        for prefix, name in own:
             if mount.is_file is files and mount.dest.startswith(prefix):
                 points.append(f"{name}/{mount.dest[len(prefix) :]}")
     return tuple(points)
@@ -362,9 +388,14 @@ def plan_landlock(
     private = (places.tmp_dir, places.var_tmp_dir) if scratch else ()
     shared = ("/dev/shm",) if writes else ()  # noqa: S108 - semaphores need it
     masks = (*(path for path, _ in found.masks), *places.hidden)
+    shown = (*found.code, places.lib_dir, places.output_dir)
+    if found.home is not None:
+        masks = (*masks, found.home)
+        shown = (*shown, *found.roots, *found.visible)
+        private = (*private, places.home_dir) if scratch else private
     rules = landlock_rules.rules_alone(
         roots,
-        (*found.code, places.lib_dir, places.output_dir),
+        shown,
         masks,
         found.devices,
         scratch=(*private, *shared),

@@ -77,6 +77,10 @@ class Policy:
     """``* ? [`` in the last component at most."""
     protected: tuple[str, ...] = ()
     """Relative to each writable root."""
+    home: str = "host"
+    """``host`` or ``private``."""
+    visible: tuple[str, ...] = ()
+    """In a private home, read-only; what *writable* names is there as well."""
     scratch: bool = True
     network: str = "host"
     """``host`` or ``none``."""
@@ -236,5 +240,6 @@ def expand(policy: Policy, home: str, runtime_dir: str | None = None) -> Policy:
         if policy.writable_within is None
         else expanded(policy.writable_within),
         masked=expanded(policy.masked),
+        visible=expanded(policy.visible),
         sockets=replace(policy.sockets, grant=expanded(policy.sockets.grant)),
     )

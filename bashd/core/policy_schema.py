@@ -136,6 +136,20 @@ KEYS: Final[Mapping[str, Key]] = {
         walls=True,
         takes_from="protected",
     ),
+    "home": Key(
+        word("private", "host"),
+        Order.RANK,
+        "The caller's home folder, or an empty one of the session's own in its place,"
+        " with what writable and visible name.",
+        walls=True,
+        words=("private", "host"),
+    ),
+    "visible": Key(
+        _item(check_path),
+        Order.PATHS,
+        "Paths in a private home that are there all the same, read-only.",
+        walls=True,
+    ),
     "scratch": Key(
         FLAG,
         Order.SWITCH,

@@ -159,6 +159,9 @@ class Execution:
             known = session.environments.get(key)
             if known is not None and known[0] is ambient:
                 return known[1]
+        if policy.home == "private" and runner == LANDLOCK:
+            # Nothing can be mounted over the real one, which is only closed.
+            ambient = {**ambient, "HOME": session.places.home_dir}
         composed = compose(
             ambient,
             facts=self._facts(session, policy, runner),
@@ -167,6 +170,7 @@ class Execution:
             managed=spec.managed_env,
             already_removed=already_removed,
         )
+        plain = plain and ambient is session.ambient
         ready = Ready(
             tuple(os.fsencode(f"{k}={v}") for k, v in composed.env.items()),
             composed.removed,

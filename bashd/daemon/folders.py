@@ -6,6 +6,7 @@ Layout below ``state_dir`` (contract: output and scratch never lie in a shared /
     void/  void-file         stand-ins for what is masked, mode 0000
     sessions/<id>/           the peer's, 0700
         tmp/  var-tmp/       the session's private /tmp and /var/tmp
+        home/                its home, where a policy makes that private
         out/                 output files, readable in the session's cells
 
 A session's folder is made by the daemon in a parent that only the daemon may write
@@ -49,6 +50,7 @@ class DaemonFolders:
             session_dir=str(folder),
             tmp_dir=str(folder / "tmp"),
             var_tmp_dir=str(folder / "var-tmp"),
+            home_dir=str(folder / "home"),
             output_dir=str(folder / "out"),
             lib_dir=str(self.lib_dir),
             void_dir=str(self.state_dir / "void"),
@@ -143,6 +145,7 @@ async def make_session(places: Places, identity: Identity) -> None:
             (places.tmp_dir, 0o1777),
             (places.var_tmp_dir, 0o1777),
             (places.output_dir, 0o700),
+            (places.home_dir, 0o700),
         ):
             Path(path).mkdir(exist_ok=True)
             Path(path).chmod(mode)
@@ -194,7 +197,7 @@ async def remove_session(places: Places, identity: Identity) -> None:
     folder = places.session_dir
 
     def remove() -> None:
-        for name in ("tmp", "var-tmp", "out"):
+        for name in ("tmp", "var-tmp", "home", "out"):
             if os.path.lexists(f"{folder}/{name}"):
                 remove_tree(f"{folder}/{name}")
 

@@ -64,6 +64,9 @@ class Question:
     devices: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     nested: bool = False
+    private_home: bool = False
+    visible: tuple[str, ...] = ()
+    """What of a private home is to be there, as the policy names it."""
     path_sockets: bool = False
     """Commands can connect to sockets by path, so those of others have to be found."""
 
@@ -117,6 +120,8 @@ def look(question: Question, before: Survey | None = None) -> Survey:
     roots, notes = find_roots(question)
     masks = find_masks(question.masked, known.masks if known else None)
     roots, notes = _without_masked(roots, notes, masks)
+    home, visible, home_notes = _private_home(question, roots)
+    notes = (*notes, *home_notes)
     deputies = Deputies()
     if question.path_sockets:
         deputies = before.deputies if before else find_deputies(roots)
@@ -140,6 +145,8 @@ def look(question: Question, before: Survey | None = None) -> Survey:
         devices=tuple(p for p in question.devices if os.path.lexists(p)),
         sockets=_sockets(question.sockets),
         nested=question.nested,
+        home=home,
+        visible=visible,
         notes=notes,
     )
     return Survey(
@@ -207,6 +214,28 @@ def _without_masked(
         notes = (*notes, f"{root} is not writable: the policy masks {mask}")
         roots = tuple(other for other in roots if other != root)
     return roots, notes
+
+
+def _private_home(
+    question: Question, roots: tuple[str, ...]
+) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
+    """Return (the home to cover, what stays visible in it, notes)."""
+    home = os.path.realpath(question.home)
+    if not question.private_home or home == "/" or not os.path.isdir(home):  # noqa: PTH112
+        return None, (), ()
+    if home in roots:
+        return None, (), ("the home is not private: it is a writable root itself",)
+    seen: dict[str, None] = {}
+    notes: list[str] = []
+    for path in question.visible:
+        real = os.path.realpath(path)
+        if not os.path.isdir(real):  # noqa: PTH112
+            continue
+        if is_below(home, real):
+            notes.append(f"{path} is not visible: the whole home would be")
+        elif is_below(real, home) and not is_below_any(real, roots):
+            seen[real] = None
+    return home, tuple(seen), tuple(notes)
 
 
 def _sockets(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -98,6 +98,8 @@ def question(
         devices=policy.devices,
         sockets=(*policy.sockets.grant, *around.agents),
         nested=policy.nested,
+        private_home=policy.home == "private",
+        visible=policy.visible,
         path_sockets=runner == BWRAP,
     )
 

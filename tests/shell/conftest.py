@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import subprocess
@@ -42,6 +43,11 @@ class Bench:
     def shells(self) -> tuple[str, str]:
         """bash first: what it does is what is expected."""
         return ("bash", str(self.folder / "bashd-sh"))
+
+    @property
+    def outside(self) -> Path:
+        """A file that the caller could make, and a job must not."""
+        return self.folder / "outside" / "file"
 
     def env(self, **more: str) -> dict[str, str]:
         path = f"{self.folder}:{self.daemon.caller.environment()['PATH']}"
@@ -107,5 +113,8 @@ def bench(shell_daemon: RunningDaemon, reachable_tmp: Path) -> Bench:
     python = shell_daemon.install.python
     program.write_text(f"#!/bin/sh\nexec {python} -P -c '{start}' \"$@\"\n")
     program.chmod(0o755)
-    workspace = shell_daemon.make_workspace(f"job-{secrets.token_hex(4)}")
-    return Bench(shell_daemon, folder, workspace)
+    bench = Bench(shell_daemon, folder, folder)
+    bench.outside.parent.mkdir()
+    os.chown(bench.outside.parent, shell_daemon.caller.uid, shell_daemon.caller.gid)
+    bench.workspace = shell_daemon.make_workspace(f"job-{secrets.token_hex(4)}")
+    return bench

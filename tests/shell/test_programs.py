@@ -77,7 +77,7 @@ def test_make(makefile: Bench, target: str, jobs: str) -> None:
 
 
 def test_make_inside_of_a_recipe_is_confined_too(makefile: Bench) -> None:
-    outside = makefile.workspace.parent / "outside"
+    outside = makefile.outside
     ours = makefile.shells[1]
     words = ["make", f"SHELL={ours}", f"OUTSIDE={outside}", "outside"]
     assert makefile.run(words).status == 2
@@ -107,7 +107,7 @@ def test_make_that_is_interrupted_ends_its_recipes(makefile: Bench) -> None:
 
 def test_npm_run(bench: Bench) -> None:
     need("npm")
-    outside = bench.workspace.parent / "outside"
+    outside = bench.outside
     scripts = {
         "ok": "echo out; echo err >&2; echo x > made",
         "fail": "exit 7",
@@ -132,7 +132,7 @@ def test_npm_run(bench: Bench) -> None:
 
 def test_git_hooks(bench: Bench) -> None:
     need("git")
-    outside = bench.workspace.parent / "outside"
+    outside = bench.outside
     results: list[list[tuple[int, str]]] = []
     for number, shell in enumerate(bench.shells):
         program = shutil.which(shell, path=bench.env()["PATH"])

@@ -52,6 +52,8 @@ masked = ["~/.ssh", "/etc/shadow*", "$XDG_RUNTIME_DIR/keyring"]
 unmasked = ["~/.aws"]
 protected = [".git/hooks", ".envrc/"]
 unprotected = [".idea"]
+home = "private"
+visible = ["~/.m2"]
 scratch = false
 network = "none"
 nested = true
@@ -71,6 +73,7 @@ pids = 10
 memory_bytes = "unlimited"
 cpu_weight = 50
 cpu_s = 60
+wall_s = 3600
 file_size_bytes = 0
 open_files = 1024
 core_bytes = 0
@@ -271,7 +274,7 @@ def test_every_key_counts_in_the_digest(key: str):
 
 def test_the_digest_is_the_same_in_every_process():
     assert Policy("a").digest == (
-        "f5217359582af05ea6acc059c1d746d746fd5d9b35fbbabde3257ec2821445fa"
+        "1d98609acca12ef6f5e6c28e760f16e0d1a7641854edec026e8eab3873132169"
     )
 
 
