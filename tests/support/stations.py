@@ -133,6 +133,11 @@ class Station:
         result = self.run(
             f"{sys_python()} -I - {words}", mode, stdin=file.read_bytes(), **options
         )
+        return self.parse(result)
+
+    @staticmethod
+    def parse(result: RunResult) -> Any:
+        """Return the JSON that a command printed; it must have succeeded."""
         assert result.exit_code == 0, result
         return json.loads(result.stdout.text)
 
