@@ -94,6 +94,19 @@ class Runners:
         return f"did not answer within {self.probe_timeout_s:g} s"
 
 
+def check_root(mode: Mode, runner: str | None, uid: int, landlock_abi: int) -> None:
+    """Refuse uid 0 in bubblewrap's mounts alone.
+
+    Without a capability it still is the owner of the kernel's files, and where a mount
+    shows them nothing else stands in the way (measured: knobs below /proc/sys).
+
+    Raises:
+        SandboxUnavailableError: There is no Landlock behind the mounts.
+    """
+    if runner == BWRAP and uid == 0 and not landlock_abi:
+        raise unavailable(mode, "bubblewrap alone does not hold root; run as a user")
+
+
 def probe_script(canary: str) -> tuple[str, str]:
     """Return a command that proves the walls, and the word it prints when they hold.
 

@@ -59,7 +59,7 @@ from bashd.daemon.probe import probe_runner
 from bashd.daemon.records import Records
 from bashd.daemon.restore import Restore
 from bashd.daemon.run import Stop
-from bashd.daemon.runners import Runners
+from bashd.daemon.runners import Runners, check_root
 from bashd.daemon.session import Session
 from bashd.daemon.session_calls import SessionCalls
 from bashd.daemon.sessions import Sessions
@@ -488,7 +488,7 @@ class Service:
         workdir = spec.workdir if params.workdir is not None else None
         if session.anonymous and workdir is None and self._cwd != session.cwd:
             workdir = self._cwd
-        return await self.execution.prepare(
+        command = await self.execution.prepare(
             session,
             spec,
             workdir=workdir,
@@ -497,6 +497,9 @@ class Service:
             asked_timeout_ms=params.timeout_ms,
             asked_by=call.caller.pid,
         )
+        uid, abi = session.identity.uid, self.tools.abi
+        check_root(command.mode, command.runner, uid, abi)
+        return command
 
     def _stores(
         self, session: Session, spec: ExecSpec, *, file_from_start: bool
