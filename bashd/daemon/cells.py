@@ -182,9 +182,7 @@ class SessionCells:
     """Held while a cell is built: whoever counts cells makes room for it."""
     guards: dict[Key, MetadataGuard] = field(default_factory=dict[Key, MetadataGuard])
     """Those in use by this session's cells; given back at its end."""
-    building: dict[CellKey, trio.Lock] = field(
-        default_factory=dict[CellKey, trio.Lock]
-    )
+    building: dict[CellKey, trio.Lock] = field(default_factory=dict[CellKey, trio.Lock])
 
     async def obtain(
         self,
@@ -399,9 +397,7 @@ class SessionCells:
             "own_layer": key.runner == LANDLOCK,
             "landlock": walls.landlock_settings(plan),
             "landlock_log": tools.abi >= _LOG_ABI,
-            "mounts": await run_as(
-                self.identity, lambda: walls.expected_mounts(plan)
-            ),
+            "mounts": await run_as(self.identity, lambda: walls.expected_mounts(plan)),
             "bash": tools.bash,
             "home": home,
         }

@@ -124,9 +124,10 @@ def parse_mounts(text: str) -> list[Mount]:
         if match is None:
             continue
         root, point, version, options = match.groups()
-        names = frozenset(options.split(",")) & set(CONTROLLERS)
+        names = frozenset(options.split(",")) & frozenset(CONTROLLERS)
+        if version == "2":
+            names = frozenset[str]()
         if version == "2" or names:
-            names = frozenset() if version == "2" else names
             found.append(Mount(_unescaped(point), root, names))
     return found
 

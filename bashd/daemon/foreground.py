@@ -56,10 +56,12 @@ class Progress:
         """Of stdout and stderr: a stream waits rather than outrun its live reader."""
 
     def grew(self) -> None:
+        """Wake who waits for more."""
         event, self.event = self.event, trio.Event()
         event.set()
 
     def finish(self) -> None:
+        """Say that nothing more comes."""
         self.over = True
         self.grew()
 

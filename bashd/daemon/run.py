@@ -184,7 +184,7 @@ async def _let_start(spare: Spare) -> None:
     rare and a start short, so looking every two milliseconds will do.
     """
     with trio.move_on_after(_START_AGAIN_S):
-        while not (spare.exited.is_set() or spare.has_started()):
+        while not (spare.exited.is_set() or spare.has_started()):  # noqa: ASYNC110
             await trio.sleep(_START_LOOK_S)
 
 

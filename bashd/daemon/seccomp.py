@@ -96,7 +96,7 @@ def compile_filter(switches: Switches) -> bytes:
     refuse = lib.ERRNO(errno.EPERM)
     # 32-bit and x32 entries would pass by every rule below.
     program.set_attr(lib.Attr.ACT_BADARCH, lib.ERRNO(errno.ENOSYS))
-    names = list(KERNEL_SURFACE)
+    names: list[str] = list(KERNEL_SURFACE)
     if not switches.namespaces:
         names += MOUNTS
     if switches.shared_host:
@@ -160,7 +160,7 @@ def _refuse_namespaces(lib: Any, program: Any, refuse: int, switches: Switches) 
 
 def _refuse_sockets(lib: Any, program: Any, switches: Switches) -> None:
     refuse, unknown = lib.ERRNO(errno.EPERM), lib.ERRNO(errno.EAFNOSUPPORT)
-    refused = list(_REFUSED_FAMILIES)
+    refused: list[int] = list(_REFUSED_FAMILIES)
     if not switches.unix_sockets:
         refused.append(_AF_UNIX)
     if not switches.inet_sockets:

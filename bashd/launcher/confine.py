@@ -10,13 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-import prctl
+import prctl as untyped_prctl
 
 from . import kernel
+
+prctl: Any = untyped_prctl
+"""The package comes without types."""
 
 
 class StepError(Exception):
@@ -29,7 +32,7 @@ class StepError(Exception):
 
 
 @contextlib.contextmanager
-def step(name: str) -> Iterator[None]:
+def step(name: str) -> Generator[None]:
     """Turn an `OSError` in the block into a `StepError` called *name*."""
     try:
         yield
@@ -61,7 +64,7 @@ class Settings:
     landlock: dict[str, Any] | None = None
     landlock_log: bool = False
     """Log refusals after exec (ABI 7)."""
-    mounts: list[list[Any]] = field(default_factory=list)
+    mounts: list[list[Any]] = field(default_factory=list["list[Any]"])
     """[path, dev, ino, read-only]: what these paths must still be in the cell."""
     bash: str = "/bin/bash"
     home: dict[str, Any] | None = None
@@ -166,7 +169,9 @@ def enter_workdir(path: bytes, dev: int, ino: int) -> None:
         try:
             fd = kernel.open_no_symlinks(name, os.O_PATH | os.O_DIRECTORY)
         except OSError as error:
-            raise OSError(error.errno, f"{os.strerror(error.errno or 0)}: {name}") from error
+            raise OSError(
+                error.errno, f"{os.strerror(error.errno or 0)}: {name}"
+            ) from error
         try:
             found = os.fstat(fd)
             if (found.st_dev, found.st_ino) != (dev, ino):

@@ -16,12 +16,12 @@ import socket
 import sys
 from typing import NoReturn
 
-import landlock  # noqa: F401 - imported before privileges are given up
-import prctl
+# Imported before privileges are given up.
+import landlock  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from . import confine, home, kernel, tree, wire
-from .confine import Settings, StepError, step
-from .spare import ignore_signals, read_payload, receive
+from .confine import Settings, StepError, prctl, step
+from .spare import ignore_signals, is_spare, read_payload, receive
 from .zygote import Order, Zygote
 
 _END_DEADLINE_S = 5.0
@@ -92,17 +92,20 @@ class Keeper:
                 if child is not None:
                     self.report_exit(child)
             for fd, _ in events:
-                if fd in pidfds:
-                    continue
-                if fd == self.control.fileno():
-                    self.on_control()
-                elif fd == wakeup_fd:
-                    with contextlib.suppress(BlockingIOError):
-                        os.read(wakeup_fd, 4096)
-                    self.zygote.continue_if_stopped()
-                    self.reap_orphans()
-                elif fd == self.zygote.fd:
-                    self.zygote.on_readable()
+                if fd not in pidfds:
+                    self.on_readable(fd, wakeup_fd)
+
+    def on_readable(self, fd: int, wakeup_fd: int) -> None:
+        """Act on what one of the loop's own descriptors brings."""
+        if fd == self.control.fileno():
+            self.on_control()
+        elif fd == wakeup_fd:
+            with contextlib.suppress(BlockingIOError):
+                os.read(wakeup_fd, 4096)
+            self.zygote.continue_if_stopped()
+            self.reap_orphans()
+        elif fd == self.zygote.fd:
+            self.zygote.on_readable()
 
     def on_control(self) -> None:
         """Obey one message of the daemon; anything malformed ends the cell."""
@@ -186,7 +189,11 @@ class Keeper:
             child.drop_pipes()
 
     def deliver(
-        self, order: Order, pid: int, grouped: bool, fds: list[int]  # noqa: FBT001
+        self,
+        order: Order,
+        pid: int,
+        grouped: bool,  # noqa: FBT001 - as the zygote reports it
+        fds: list[int],
     ) -> None:
         """Register a new spare and pass it on to the daemon."""
         request_fd, out_r, err_r, pidfd = fds
@@ -217,7 +224,8 @@ class Keeper:
         child.exited = True
         self.epoll.unregister(child.pidfd)
         del self.handlers[child.pidfd]
-        self.send(wire.Exited(child.serial, *peeked).encode())
+        exited = wire.Exited(child.serial, *peeked, ran=not is_spare(child.pid))
+        self.send(exited.encode())
 
     def forget(self, child: Child) -> None:
         """The daemon has the result: reap the child and free its descriptors."""
@@ -323,7 +331,7 @@ def main(control_fd: int) -> NoReturn:
     """Run a cell over the control socket *control_fd*."""
     ignore_signals()
     control = socket.socket(fileno=control_fd)
-    os.set_inheritable(control_fd, False)
+    os.set_inheritable(control_fd, False)  # noqa: FBT003 - as os spells it
     wakeup_r, wakeup_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)

@@ -17,6 +17,8 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
+import prctl
+
 from . import confine, kernel, wire
 from .confine import Settings, StepError, step
 
@@ -56,9 +58,20 @@ def _do_nothing(_number: int, _frame: object) -> None:
     return
 
 
-def run_zygote(
-    channel: socket.socket, settings: Settings, program: bytes
-) -> NoReturn:
+_NAME = "bashd-spare"
+"""Name of a spare's process; exec gives it another, and a zombie keeps it."""
+
+
+def is_spare(pid: int) -> bool:
+    """Whether a process, dead or alive, has not become a command."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n") == _NAME
+    except OSError:
+        return False
+
+
+def run_zygote(channel: socket.socket, settings: Settings, program: bytes) -> NoReturn:
     """Answer each byte on *channel* with one spare until end of file.
 
     The filter is each spare's to install: it refuses clone3, which is how a spare is
@@ -122,14 +135,16 @@ def _rehearse(settings: Settings, times: int) -> None:
     for _ in range(times):
         request = wire.Request.decode(sample)
         confine.check_mounts(settings.mounts)
-        confine.enter_workdir(
-            request.workdir, request.workdir_dev, request.workdir_ino
-        )
+        confine.enter_workdir(request.workdir, request.workdir_dev, request.workdir_ino)
         _environment(request)
 
 
 def _environment(request: wire.Request) -> dict[bytes, bytes]:
-    return dict(entry.partition(b"=")[::2] for entry in request.environment)
+    environment: dict[bytes, bytes] = {}
+    for entry in request.environment:
+        name, _, value = entry.partition(b"=")
+        environment[name] = value
+    return environment
 
 
 def _close_all_but(keep_fd: int) -> None:
@@ -206,6 +221,7 @@ def _become_spare(
     inner = walls.inner
     try:
         os.setsid()
+        prctl.set_name(_NAME)
         os.dup2(out_fd, 1)
         os.dup2(err_fd, 2)
         high = 500
@@ -280,7 +296,7 @@ def _spawn(
             kernel.close_range(_REQUEST_FD + 1, _SCRIPT_FD)
     with step("exec"):
         status.send(wire.RUNNING)
-        os.execve(settings.bash, argv, environment)
+        os.execve(settings.bash, argv, environment)  # noqa: S606 - it is the product
 
 
 def _limit(kind: int, value: int) -> None:
@@ -303,9 +319,7 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
     return message, fds
 
 
-def _receive_fds(
-    channel: socket.socket, max_fds: int
-) -> tuple[bytes, list[int], int]:
+def _receive_fds(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int], int]:
     # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
     data, ancillary, flags, _ = channel.recvmsg(
         wire.PACKET_BYTES,
