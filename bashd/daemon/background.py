@@ -149,7 +149,7 @@ class Background:
             task.cell_id = started.slot.cell_id
             task.serial = started.spare.serial
             task.host_pid = host_pid(started.spare.pidfd)
-            task.group = started.spare.group
+            task.spare = started.spare
             task.trail = started.trail
             if task.listed:
                 self.save(task)
@@ -225,7 +225,7 @@ class Background:
 
     def resume(self, task: Task, spare: Spare, built: BuiltCell) -> None:
         """Go on with a task that its keeper has brought back."""
-        task.host_pid, task.group = host_pid(spare.pidfd), spare.group
+        task.host_pid, task.spare = host_pid(spare.pidfd), spare
         self.nursery.start_soon(self._see_resumed, task, spare, built)
 
     async def _facts(
@@ -276,6 +276,10 @@ class Background:
             stop=task.stop,
             on_progress=task.notice_progress,
         )
+        if spare.came_to is not True and task.stop.cause is None:
+            # It had been handed over and failed before it was bash.
+            self.settle_lost(task)
+            return
         self._settle(task, ended, await self._facts(built, ended, task))
 
     def settle_lost(self, task: Task) -> None:

@@ -138,6 +138,15 @@ class Spare:
         poll.register(self.request, select.POLLRDHUP)
         return bool(poll.poll(0))
 
+    def runs(self) -> bool:
+        """Whether it has said that it becomes bash, without taking the message."""
+        if self.request is None:
+            return True
+        try:
+            return self.request.recv(1, socket.MSG_PEEK) == wire.RUNNING
+        except OSError:
+            return False
+
     def outcome(self) -> wire.Failed | bool:
         """Say how far it came; only meaningful once it has ended.
 
@@ -145,7 +154,7 @@ class Spare:
         anything ran.
         """
         if self.request is None:
-            return True
+            return self.exit is None or self.exit.ran
         try:
             message, fds = receive(self.request, 0)
         except OSError:

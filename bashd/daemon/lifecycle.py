@@ -13,6 +13,11 @@ Shutdown order, and why it is this one:
    left.
 
 A second SIGTERM or SIGINT skips the waiting of 3 and 4.
+
+SIGHUP replaces the program and keeps the tasks (`bashd.daemon.handover`). First it is
+tried whether a new daemon could start: with a configuration that is wrong this one goes
+on. Then open calls are answered, foreground runs end with that, and the rest is left
+for the new program to take over.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from __future__ import annotations
 import logging
 import signal
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
@@ -43,6 +49,16 @@ _BEATS: Final = 3
 """Watchdog messages in the time of one; systemd recommends two."""
 
 
+class End(Enum):
+    """How a daemon's life ended."""
+
+    CLEAN = "clean"
+    UNCLEAN = "unclean"
+    """Not every task was gone in time."""
+    AGAIN = "again"
+    """The program is to be replaced; tasks go on."""
+
+
 class Service(Dispatch, Protocol):
     """What the life of a daemon needs of the service."""
 
@@ -55,6 +71,10 @@ class Service(Dispatch, Protocol):
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Run until cancelled or stopped."""
+        ...
+
+    async def leave(self) -> None:
+        """Get ready for a new program that takes the tasks over."""
         ...
 
     async def stop(self) -> None:
@@ -72,34 +92,41 @@ class Life:
     notifier: Notifier
     announce: Callable[[], None]
     """Called once the daemon accepts."""
-    reload: Callable[[], Awaitable[None]]
-    """Takes a changed configuration over; what it cannot take it says in the log."""
+    check: Callable[[], Awaitable[None]]
+    """Called for a reload: raises if a new daemon would not start here."""
     stop_s: float
     """Seconds the service may take to end every task."""
     idle_exit_s: float | None = None
     """Leave after that long without connection and work; None: stay."""
 
 
-async def live(life: Life) -> bool:
-    """Serve until told to stop or idle; returns whether the stop was a clean one."""
+async def live(life: Life) -> End:
+    """Serve until told to stop, to begin again, or idle."""
     for number in _SIGNALS:
         # A signal that comes as the receiver closes is raised again as it was before;
         # by default it would kill us with the right to the path in our hands.
         signal.signal(number, signal.SIG_IGN)
     with trio.open_signal_receiver(*_SIGNALS) as signals:
+        # The program before this one may have left them blocked; see below.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         async with trio.open_nursery() as service_nursery:
             await service_nursery.start(life.service.serve)
             async with trio.open_nursery() as connections:
-                await _accept_until_end(life, connections, signals)
-                clean = await _stop(life, signals)
+                again = await _accept_until_end(life, connections, signals)
+                end = await (_leave(life) if again else _stop(life, signals))
                 connections.cancel_scope.cancel()
             service_nursery.cancel_scope.cancel()
-    return clean
+        if end is End.AGAIN:
+            # What comes now is for the new program: it waits until that listens.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    return end
 
 
 async def _accept_until_end(
     life: Life, connections: trio.Nursery, signals: AsyncIterator[int]
-) -> None:
+) -> bool:
+    """Serve until the end; returns whether to begin again."""
+    heard: list[int] = []
     async with trio.open_nursery() as watching:
         watching.start_soon(life.server.accept, connections)
         if life.notifier.watchdog_s is not None:
@@ -111,29 +138,40 @@ async def _accept_until_end(
         life.announce()
         life.notifier.ready(f"listening on {life.listener.path}")
         logger.info("listening on %s", life.listener.path)
-        watching.start_soon(_heed_signals, life, signals, watching)
+        watching.start_soon(_heed_signals, life, signals, watching, heard)
+    return signal.SIGHUP in heard
 
 
 async def _heed_signals(
-    life: Life, signals: AsyncIterator[int], watching: trio.Nursery
+    life: Life,
+    signals: AsyncIterator[int],
+    watching: trio.Nursery,
+    heard: list[int],
 ) -> None:
     async for number in signals:
-        if number == signal.SIGHUP:
-            await _reload(life)
-        else:
+        if number != signal.SIGHUP or await _may_begin_again(life):
             logger.info("%s: ending", signal.Signals(number).name)
+            heard.append(number)
             watching.cancel_scope.cancel()
+            return
 
 
-async def _reload(life: Life) -> None:
+async def _may_begin_again(life: Life) -> bool:
     life.notifier.reloading()
     try:
-        await life.reload()
+        await life.check()
     except BashdError as error:
         logger.error("nothing was reloaded: %s", error.message)  # noqa: TRY400
-    else:
-        logger.info("configuration reloaded")
-    life.notifier.ready(f"listening on {life.listener.path}")
+        life.notifier.ready(f"listening on {life.listener.path}")
+        return False
+    return True
+
+
+async def _leave(life: Life) -> End:
+    # Without a word to the service manager: the new program says that it is ready.
+    await life.server.finish("the daemon is being replaced; ask again")
+    await life.service.leave()
+    return End.AGAIN
 
 
 async def _feed_watchdog(notifier: Notifier, within_s: float) -> None:
@@ -166,7 +204,7 @@ async def _leave_when_idle(
             return
 
 
-async def _stop(life: Life, signals: AsyncIterator[int]) -> bool:
+async def _stop(life: Life, signals: AsyncIterator[int]) -> End:
     life.notifier.stopping()
     life.listener.stop()
     clean = False
@@ -177,9 +215,9 @@ async def _stop(life: Life, signals: AsyncIterator[int]) -> bool:
             clean = True
         if not clean:
             logger.error("not every task ended within %g seconds", life.stop_s)
-        await life.server.finish()
+        await life.server.finish("the daemon is stopping")
         stopping.cancel_scope.cancel()
-    return clean
+    return End.CLEAN if clean else End.UNCLEAN
 
 
 async def _hurry(signals: AsyncIterator[int], stopping: trio.Nursery) -> None:

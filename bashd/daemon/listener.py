@@ -97,6 +97,19 @@ class Listener:
             Path(self.path).unlink()
         self.socket.close()
 
+    def hand_over(self) -> tuple[int, int]:
+        """Let the socket and the right to its path outlive this program.
+
+        Returns:
+            The socket's descriptor, and that of the right or -1; for `inherit`, after
+            an exec.
+        """
+        fds = (self.socket.fileno(), -1 if self._owner_fd is None else self._owner_fd)
+        for fd in fds:
+            if fd >= 0:
+                os.set_inheritable(fd, True)  # noqa: FBT003 - as os spells it
+        return fds
+
     def release(self) -> None:
         """Stop listening and let another daemon have the path."""
         self.stop()
@@ -176,6 +189,22 @@ def adopt(fd: int) -> Listener:
         )
     ask_for_credentials(sock)
     return Listener(sock, path)
+
+
+def inherit(socket_fd: int, owner_fd: int) -> Listener:
+    """Go on with what the program before this one handed over.
+
+    Raises:
+        HostError: It is not a listening Unix stream socket.
+    """
+    if owner_fd < 0:
+        return adopt(socket_fd)
+    sock = socket.socket(fileno=socket_fd)
+    try:
+        return Listener(sock, sock.getsockname(), owner_fd)
+    except (OSError, TypeError) as error:
+        sock.close()
+        raise HostError(f"the socket that was handed over is gone: {error}") from None
 
 
 def _take_ownership(path: str, wait_s: float) -> int:

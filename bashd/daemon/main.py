@@ -25,12 +25,12 @@ import trio
 
 from bashd.core.errors import BashdError, ConfigError, HostError
 from bashd.core.places import SYSTEM_SOCKET, state_folder, user_socket
-from bashd.daemon import folders, journal, process, trust
+from bashd.daemon import folders, handover, journal, process, trust
 from bashd.daemon.adoption import AdoptionSocket
 from bashd.daemon.configuration import load_config
 from bashd.daemon.credentials import units_of
-from bashd.daemon.lifecycle import Life, live
-from bashd.daemon.listener import Listener, adopt, bind
+from bashd.daemon.lifecycle import End, Life, live
+from bashd.daemon.listener import Listener, adopt, bind, inherit
 from bashd.daemon.notify import Notifier, PassedFd, take_passed_fds
 from bashd.daemon.peer import Exemptions
 from bashd.daemon.quota import Bounds
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _fail(f"--ready-fd {options.ready_fd}: {error.strerror}", EXIT_CONFIG)
     try:
-        return EXIT_FAILED if not _run(options, ready) else 0
+        return EXIT_FAILED if _run(options, ready) is End.UNCLEAN else 0
     except ConfigError as error:
         ready.say(error.message)
         return _fail(error.message, EXIT_CONFIG)
@@ -136,15 +136,21 @@ def _fail(message: str, status: int) -> int:
     return status
 
 
-def _run(options: Options, ready: Readiness) -> bool:
+def _run(options: Options, ready: Readiness) -> End:
     if os.geteuid() == 0:
         trust.check_own_code()
+    given = handover.take(os.environ)
+    manager = handover.manager_variables(os.environ)
+    inherited = handover.Inherited()
     notifier = Notifier(os.environ)
     passed = take_passed_fds(os.environ)
     journal.set_up_logging(os.environ)
     process.harden()
     config = _load(options)
-    listener = _listen(options, config, passed)
+    if given is None:
+        listener = _listen(options, config, passed)
+    else:
+        listener = inherit(*given)
     try:
         state_dir = config.daemon.state_dir or _default_state(listener.path)
         places = folders.prepare(Path(state_dir), Path(listener.path))
@@ -152,7 +158,7 @@ def _run(options: Options, ready: Readiness) -> bool:
             Path(f"{listener.path}.adopt"),
             _group(config) if config.daemon.group else listener.gid,
         )
-        return trio.run(
+        end = trio.run(
             partial(
                 *(_serve, options, config),
                 listener=listener,
@@ -160,8 +166,12 @@ def _run(options: Options, ready: Readiness) -> bool:
                 adoption=adoption,
                 notifier=notifier,
                 ready=ready,
+                inherited=inherited,
             )
         )
+        if end is End.AGAIN:
+            handover.execute(listener, manager)
+        return end
     finally:
         listener.release()
         notifier.close()
@@ -176,7 +186,8 @@ async def _serve(
     adoption: AdoptionSocket,
     notifier: Notifier,
     ready: Readiness,
-) -> bool:
+    inherited: handover.Inherited,
+) -> End:
     service = Service(config, places, adoption=adoption)
     server = Server(
         listener.socket,
@@ -189,24 +200,36 @@ async def _serve(
         connections_of=lambda who: service.shares.limits(who).connections,
     )
 
-    async def reload() -> None:
-        changed = _load(options)
-        server.allow_root = changed.daemon.allow_root
-        server.exemptions = _exemptions(changed)
-        await trio.lowlevel.checkpoint()
+    async def check() -> None:
+        await trio.to_thread.run_sync(_check_successor, options)
 
-    return await live(
-        Life(
-            listener=listener,
-            service=service,
-            server=server,
-            notifier=notifier,
-            announce=lambda: ready.say("ready"),
-            reload=reload,
-            stop_s=config.executor.grace_ms / 1000 + _STOP_MARGIN_S,
-            idle_exit_s=options.idle_exit_s,
-        )
+    life = Life(
+        listener=listener,
+        service=service,
+        server=server,
+        notifier=notifier,
+        announce=lambda: ready.say("ready"),
+        check=check,
+        stop_s=config.executor.grace_ms / 1000 + _STOP_MARGIN_S,
+        idle_exit_s=options.idle_exit_s,
     )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(inherited.reap)
+        end = await live(life)
+        nursery.cancel_scope.cancel()
+    return end
+
+
+def _check_successor(options: Options) -> None:
+    """Look whether a new daemon would start with what is on disk now.
+
+    Raises:
+        BashdError: It would not; says why.
+    """
+    if os.geteuid() == 0:
+        trust.check_own_code()
+    config = _load(options)
+    _group(config)
 
 
 def _most_connections(config: Config) -> int:

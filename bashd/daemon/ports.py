@@ -62,7 +62,7 @@ def sockets_of(pid: int) -> set[int]:
     with contextlib.suppress(OSError):
         for entry in os.scandir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                match = _SOCKET.fullmatch(os.readlink(entry.path))
+                match = _SOCKET.fullmatch(os.readlink(entry.path))  # noqa: PTH115
                 if match:
                     found.add(int(match[1]))
     return found
@@ -70,7 +70,7 @@ def sockets_of(pid: int) -> set[int]:
 
 def _namespace(pid: int | str) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/ns/net")
+        return os.readlink(f"/proc/{pid}/ns/net")  # noqa: PTH115 - no file
     except OSError:
         return ""
 

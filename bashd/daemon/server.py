@@ -131,12 +131,12 @@ class Server:
             admitted += self._let_in(sock, nursery)
         return admitted
 
-    async def finish(self) -> None:
+    async def finish(self, reason: str) -> None:
         """Answer what is open, and give clients a moment to read it."""
         with trio.move_on_after(self._bounds.flush_s):
             async with trio.open_nursery() as nursery:
                 for connection in self._open:
-                    nursery.start_soon(connection.finish, "the daemon is stopping")
+                    nursery.start_soon(connection.finish, reason)
 
     def _let_in(self, sock: socket.socket, nursery: trio.Nursery) -> bool:
         sock.settimeout(0)

@@ -80,9 +80,13 @@ from bashd.protocol.messages import (
 
 if TYPE_CHECKING:
     from bashd.core.ceiling import Ceiling
+    from bashd.daemon.peer import Caller
 
 Gauge = Callable[[], float]
 
+_BEGIN_S = 10.0
+"""For tasks whose cell is being built when the program is replaced."""
+_BEGIN_LOOK_S = 0.01
 _REAP_EVERY_S = 20.0
 """Idle cells may live this much longer than configured; a rarer wake-up is the gain."""
 
@@ -134,7 +138,7 @@ class Service:
         self._judge = Judge(self.evidence, [remember, self._keep])
         self._foreground = Foreground(self.execution, self._judge)
         self._started = trio.current_time()
-        self._cwd = config.executor.cwd or os.getcwd()
+        self._cwd = config.executor.cwd or str(Path.cwd())
         self._nursery: trio.Nursery | None = None
         self._background: Background | None = None
         self._handlers: dict[str, Handler] = {}
@@ -195,9 +199,7 @@ class Service:
             self.tasks.on_done(task_calls.announce)
             self.tasks.on_done(self.metrics.task_ended)
             self.metrics.gauges.update(self._gauges(approvals))
-            restore = Restore(
-                self.records, self.sessions, self.tasks, self._background
-            )
+            restore = Restore(self.records, self.sessions, self.tasks, self._background)
             await restore.load()
             if self._adoption is not None:
                 nursery.start_soon(self._adoption.serve, restore.find, restore.take)
@@ -207,6 +209,12 @@ class Service:
             nursery.start_soon(restore.settle_missing)
             nursery.start_soon(self._reap_for_ever, session_calls)
             task_status.started()
+
+    async def leave(self) -> None:
+        """Wait until every task that was asked for runs, so that it can be taken over."""
+        with trio.move_on_after(_BEGIN_S):
+            while any(not task.runs for task in self.tasks.unsettled()):
+                await trio.sleep(_BEGIN_LOOK_S)
 
     async def stop(self) -> None:
         """End every task and session and wait until nothing of them is left."""
@@ -286,7 +294,7 @@ class Service:
                 return _reach(*leaders[ancestor])
         return None
 
-    def reach_of_task(self, caller: Any, task_id: str) -> ConfinedAs | None:
+    def reach_of_task(self, caller: Caller, task_id: str) -> ConfinedAs | None:
         """Return session and mode of a task of the caller's uid."""
         task = self.tasks.find(caller.uid, task_id)
         if task is None:

@@ -22,7 +22,7 @@ from bashd.daemon.run import KILL, Ended, Stop
 from bashd.daemon.session import Session
 
 if TYPE_CHECKING:
-    from bashd.daemon.cgroup import Group
+    from bashd.daemon.cell import Spare
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +66,8 @@ class Task:
     """A subscriber has been told that it settled."""
     taken: bool = False
     """Its owner has taken the news of that, for good."""
-    group: Group | None = None
-    """Its cgroup while it runs; None where it has none."""
+    spare: Spare | None = None
+    """The process that is its command; None until there is one, and once it settled."""
     host_pid: int = 0
     """Of the shell, while it runs; for accounting only, never for signals."""
     done: trio.Event = field(default_factory=trio.Event)
@@ -80,6 +80,12 @@ class Task:
     def settled(self) -> bool:
         """Whether the process is gone and the facts are in place."""
         return self.done.is_set()
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is seen to be its command."""
+        spare = self.spare
+        return spare is not None and not spare.exited.is_set() and spare.runs()
 
     def kill(self) -> bool:
         """Flip to killed and begin the ladder; False when it had finished."""
@@ -101,7 +107,7 @@ class Task:
             died = ended.signal is not None or ended.lost or ended.cause is not None
             self.status = TaskStatus.KILLED if died else TaskStatus.COMPLETED
         self.ended_at = time.time()
-        self.host_pid, self.group = 0, None
+        self.host_pid, self.spare = 0, None
         self.done.set()
         self.notice_progress()
 
@@ -184,9 +190,13 @@ class TaskTable:
         """Return a session's tasks in the order they were started."""
         return [task for task in self._tasks.values() if task.session is session]
 
+    def unsettled(self) -> list[Task]:
+        """Return the tasks that have not settled."""
+        return [task for task in self._tasks.values() if not task.settled]
+
     def running(self) -> int:
         """Count tasks that have not settled."""
-        return sum(not task.settled for task in self._tasks.values())
+        return len(self.unsettled())
 
     def forget(self, tasks: Iterable[Task]) -> None:
         """Drop tasks with their output, when their session closes."""

@@ -178,7 +178,10 @@ async def _live_infos(tasks: list[Task]) -> list[TaskInfo]:
     running = [task for task in tasks if not task.settled]
     uses: dict[Task, Use] = {}
     if running:
-        commands = [Running(task.host_pid, task.group) for task in running]
+        commands = [
+            Running(task.host_pid, None if task.spare is None else task.spare.group)
+            for task in running
+        ]
         found = await trio.to_thread.run_sync(look, commands)
         uses = dict(zip(running, found, strict=True))
     return [_info(task, uses.get(task)) for task in tasks]

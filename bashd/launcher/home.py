@@ -40,15 +40,17 @@ def dial(folder_fd: int, settings: dict[str, Any]) -> socket.socket | None:
             os.chdir("/")
         try:
             channel.send(hello)
-            if channel.recv(1) == wire.Adopt.YES:
-                channel.settimeout(None)
-                return channel
-            channel.close()
-            return None
+            answer = channel.recv(1)
         except OSError:
-            # It died, too, before it answered.
-            channel.close()
-            time.sleep(_RETRY_S)
+            answer = b""
+        if answer == wire.Adopt.YES:
+            channel.settimeout(None)
+            return channel
+        channel.close()
+        if answer:
+            return None
+        # It died, too, before it answered, or was replaced.
+        time.sleep(_RETRY_S)
     return None
 
 

@@ -155,6 +155,8 @@ class Exited(NamedTuple):
     """As wait(2) encodes it."""
     cpu_us: int
     max_rss_kib: int
+    ran: bool
+    """It was a command; False for a spare that never became one."""
 
     def encode(self) -> bytes:
         """Return the packet."""
@@ -164,7 +166,8 @@ class Exited(NamedTuple):
     def decode(cls, message: bytes, fds: list[int]) -> Exited:
         """Parse a packet from a cell."""
         _expect_fds("exit", fds, 0)
-        return cls(*(number(field) for field in unpack(message, 4)))
+        *values, ran = (number(field) for field in unpack(message, 5))
+        return cls(*values, ran=bool(ran))
 
 
 def fork_order(message: bytes, fds: list[int]) -> tuple[int, int]:

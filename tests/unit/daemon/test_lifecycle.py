@@ -17,7 +17,7 @@ import trio.testing
 
 from bashd.core.errors import ConfigError
 from bashd.daemon.call import Call
-from bashd.daemon.lifecycle import Life, live
+from bashd.daemon.lifecycle import End, Life, live
 from bashd.daemon.listener import Listener, bind
 from bashd.daemon.notify import Notifier
 from bashd.daemon.quota import Bounds
@@ -43,6 +43,9 @@ class LivingService(SmallService):
         task_status.started()
         await trio.sleep_forever()
 
+    async def leave(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def stop(self) -> None:
         self.stopping.set()
         await self.may_stop.wait()
@@ -56,7 +59,7 @@ class Daemon:
         self.service = service
         self.accepts = trio.Event()
         self.ended = trio.Event()
-        self.clean: bool | None = None
+        self.end: End | None = None
         self.reloading = trio.Event()
 
     def connect(self) -> Wire:
@@ -86,6 +89,7 @@ def own_signals() -> Iterator[None]:
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -105,7 +109,7 @@ async def living(
     daemon = Daemon(listener, service)
     bounds = Bounds(flush_s=1)
 
-    async def reload_now() -> None:
+    async def check() -> None:
         daemon.reloading.set()
         reload()
         await trio.lowlevel.checkpoint()
@@ -116,7 +120,7 @@ async def living(
         server=Server(listener.socket, service, bounds=bounds),
         notifier=Notifier(environ or {}),
         announce=daemon.accepts.set,
-        reload=reload_now,
+        check=check,
         stop_s=stop_s,
         idle_exit_s=idle_exit_s,
     )
@@ -124,7 +128,7 @@ async def living(
         async with trio.open_nursery() as nursery:
 
             async def run() -> None:
-                daemon.clean = await live(life)
+                daemon.end = await live(life)
                 daemon.ended.set()
 
             nursery.start_soon(run)
@@ -144,7 +148,7 @@ async def test_term_ends_it_cleanly(tmp_path: Path):
         daemon.service.may_stop.set()
         os.kill(os.getpid(), signal.SIGTERM)
         await daemon.ended.wait()
-        assert daemon.clean
+        assert daemon.end is End.CLEAN
         assert not daemon.has_a_name
 
 
@@ -199,7 +203,7 @@ async def test_a_stop_that_hangs_is_bounded_and_not_called_clean(tmp_path: Path)
     async with living(tmp_path, stop_s=0.05) as daemon:
         os.kill(os.getpid(), signal.SIGTERM)
         await daemon.ended.wait()
-        assert daemon.clean is False
+        assert daemon.end is End.UNCLEAN
 
 
 async def test_a_second_signal_does_not_wait(tmp_path: Path):
@@ -208,10 +212,56 @@ async def test_a_second_signal_does_not_wait(tmp_path: Path):
         await daemon.service.stopping.wait()
         os.kill(os.getpid(), signal.SIGINT)
         await daemon.ended.wait()
-        assert daemon.clean is False
+        assert daemon.end is End.UNCLEAN
 
 
-async def test_hup_reloads_and_a_bad_configuration_changes_nothing(
+async def test_hup_begins_again_and_leaves_the_socket_and_the_tasks_alone(
+    tmp_path: Path,
+):
+    async with living(tmp_path) as daemon:
+        wire = await daemon.greet()
+        os.kill(os.getpid(), signal.SIGHUP)
+        await daemon.ended.wait()
+        assert daemon.end is End.AGAIN
+        assert not daemon.service.stopping.is_set()
+        assert daemon.has_a_name
+        assert daemon.owns_the_path
+        with pytest.raises(EOFError):
+            await wire.receive()
+        wire.close()
+        # Whoever connects now waits for the new program.
+        daemon.connect().close()
+
+
+async def test_signal_between_two_programs_is_the_new_ones(tmp_path: Path):
+    async with living(tmp_path) as daemon:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await daemon.ended.wait()
+        # Blocked, so it is kept over the exec; the new program's receiver is set first.
+        assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+async def test_open_requests_are_answered_before_the_program_goes(tmp_path: Path):
+    service = LivingService()
+
+    async def run(call: Call, _params: object) -> StatusResult:
+        gone = trio.Event()
+        call.abort.subscribe(gone.set)
+        await gone.wait()
+        return await status(call, _params)
+
+    service.handlers["exec.run"] = run
+    async with living(tmp_path, service=service) as daemon:
+        wire = await daemon.greet()
+        await wire.request(1, "exec.run", command="sleep 9")
+        await trio.testing.wait_all_tasks_blocked()
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert (await wire.receive())["id"] == 1
+        await daemon.ended.wait()
+        wire.close()
+
+
+async def test_hup_with_a_bad_configuration_changes_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     def refuse() -> None:
@@ -223,6 +273,7 @@ async def test_hup_reloads_and_a_bad_configuration_changes_nothing(
         assert "must be positive" in caplog.text
         wire = await daemon.greet()
         wire.close()
+        assert not daemon.ended.is_set()
 
 
 async def test_signals_at_the_very_end_do_not_kill_it(tmp_path: Path):
@@ -232,7 +283,7 @@ async def test_signals_at_the_very_end_do_not_kill_it(tmp_path: Path):
         while not daemon.ended.is_set():
             await trio.lowlevel.checkpoint()
             os.kill(os.getpid(), signal.SIGHUP)
-        assert daemon.clean
+        assert daemon.end is End.CLEAN
 
 
 # Idle
@@ -246,7 +297,7 @@ async def test_an_idle_daemon_leaves(
         daemon.service.may_stop.set()
         started = trio.current_time()
         await daemon.ended.wait()
-        assert daemon.clean
+        assert daemon.end is End.CLEAN
         assert trio.current_time() - started == pytest.approx(600, abs=1)
 
 
@@ -309,7 +360,10 @@ async def test_the_manager_hears_of_every_change(tmp_path: Path):
                 while not (await manager.recv(4096)).startswith(wanted):
                     pass
 
-        async with living(tmp_path, environ=environ) as daemon:
+        def refuse() -> None:
+            raise ConfigError("bashd.toml: no")
+
+        async with living(tmp_path, environ=environ, reload=refuse) as daemon:
             daemon.service.may_stop.set()
             await hear(b"READY=1\nSTATUS=listening on ")
             for _ in range(3):
