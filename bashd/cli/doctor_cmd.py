@@ -30,11 +30,17 @@ exit status:
   0  commands are confined fully
   1  commands are confined, but partially; the gaps are listed
   2  nothing here can confine a command, so none will run
+  with --verify:
+  0  every attempt was stopped, on every rung that is usable here
+  1  what got through is what the rung says of itself (enforcement is partial)
+  2  no rung is usable
+  3  something got through that must not: do not rely on this machine's walls
 
 examples:
   bashd doctor            what a daemon of yours can do
   sudo bashd doctor       what a system service can do
   bashd doctor --json | jq .runner
+  bashd doctor --verify   try to get out, with canaries, on each rung
 """
 
 
@@ -54,6 +60,11 @@ def add_parser(
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="try every wall from inside, with canaries, on each rung",
+    )
+    parser.add_argument(
         "--config",
         metavar="FILE",
         help="judge for this bashd.toml (its runner and bwrap_path) instead of yours",
@@ -67,6 +78,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: bashd.toml is wrong, or ``--config`` names no file.
     """
+    if args.verify:
+        from bashd.cli import doctor_verify  # noqa: PLC0415 - a plain look is quick
+
+        return doctor_verify.run(as_json=args.json)
     sandbox = _sandbox_config(args.config)
     findings = examine(sandbox.bwrap_path)
     verdict = judge(findings, root=os.geteuid() == 0, wanted=sandbox.runner)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from bashd.core.confinement import LANDLOCK_GAPS
+
 
 class State(StrEnum):
     """How much of something is there. ``unknown`` is not ``missing``."""
@@ -63,14 +65,6 @@ LANDLOCK_ABIS: Final = (
 )
 """ABI and what it added. Source: landlock(7) and the kernel's userspace API guide."""
 
-_LANDLOCK_GAPS: Final = (
-    "chmod, chown, utimes and setxattr are not stopped (file contents are)",
-    "metadata such as .git/hooks inside the workspace is not protected",
-    "path sockets are closed only by refusing every Unix socket",
-)
-"""Landlock alone cannot subtract below a granted folder and does not see metadata."""
-
-
 def landlock_words(abi: int) -> str:
     """Say what *abi* can mediate and what it cannot yet."""
     has = [words for least, words in LANDLOCK_ABIS if abi >= least]
@@ -101,7 +95,7 @@ def judge(findings: list[Finding], *, root: bool, wanted: str = "auto") -> Verdi
     if wanted in ("auto", "landlock") and landlock in (State.OK, State.LIMITED):
         if seccomp is State.OK:
             reason = _why_not_bwrap(by_name["bubblewrap"], wanted)
-            return Verdict("landlock", "partial", reason, _LANDLOCK_GAPS, better)
+            return Verdict("landlock", "partial", reason, LANDLOCK_GAPS, better)
         reason = "Landlock alone needs seccomp, and that does not work here"
         return Verdict(None, "none", reason, better=better)
     return Verdict(None, "none", _why_nothing(by_name, wanted), better=better)

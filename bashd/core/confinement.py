@@ -359,7 +359,10 @@ LANDLOCK_GAPS: Final[tuple[str, ...]] = (
     "metadata writes (chmod, chown, utimes, setxattr) outside the workspace are not"
     " mediated by Landlock",
     "protected metadata inside a writable root is only checked after each command",
+    "/tmp and /dev/shm are the host's: what others leave there can be read",  # noqa: S108
+    "every Unix socket is refused, or every one is open: sockets.unix decides",
 )
+"""What no kernel of today lets this runner do; `bashd doctor` lists it."""
 
 
 def plan_landlock(

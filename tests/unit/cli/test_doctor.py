@@ -195,7 +195,8 @@ def test_the_configured_runner_and_bubblewrap_are_judged(
 
 
 def test_a_config_that_is_not_there_is_an_error(tmp_path: Path):
-    asked = argparse.Namespace(json=True, config=str(tmp_path / "none.toml"))
+    config = str(tmp_path / "none.toml")
+    asked = argparse.Namespace(json=True, config=config, verify=False)
     with pytest.raises(ConfigError, match=r"none\.toml: no such file; check --config"):
         doctor_cmd.run(asked)
 
