@@ -37,6 +37,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "doctor_cmd",
     "mcp": "mcp_cmd",
     "mcp-config": "mcp_cmd",
+    "ci": "ci_cmd",
     "schema": "schema_cmd",
     "completion": "completion_cmd",
     "install": "install_cmd",

@@ -1,0 +1,1 @@
+"""The runners of CI systems, played as they play it."""
