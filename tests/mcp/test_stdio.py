@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -19,60 +16,12 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import ErrorData, JSONRPCRequest, JSONRPCResponse
 
 from bashd.mcp.stdio import LineSplitter, decode_line, encode_line
+from tests.mcp.raw_client import LOCAL_SERVER, raw_client
 from tests.mcp.serving import ERAS, texts
 from tests.support.local_executor import is_running
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from pathlib import Path
-
-SERVER = [sys.executable, "-m", "tests.mcp.local_server"]
-HANDSHAKE = {
-    "protocolVersion": "2025-06-18",
-    "capabilities": {},
-    "clientInfo": {"name": "raw", "version": "1"},
-}
-
-
-class RawClient:
-    """Writes lines as they are and reads what comes."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self.process = process
-
-    def send(self, line: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + b"\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
-        assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
-
-    def ask(self, request_id: int, method: str, params: object) -> dict[str, Any]:
-        self.begin(request_id, method, params)
-        return self.receive()
-
-    def begin(self, request_id: int, method: str, params: object) -> None:
-        message = {"jsonrpc": "2.0", "id": request_id, "method": method}
-        self.send(json.dumps({**message, "params": params}).encode())
-
-    def bash(self, request_id: int, command: str) -> dict[str, Any]:
-        args = {"command": command, "description": "d"}
-        return self.ask(request_id, "tools/call", {"name": "bash", "arguments": args})
-
-
-@contextmanager
-def raw_client() -> Generator[RawClient]:
-    with subprocess.Popen(
-        SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        client = RawClient(process)
-        client.ask(0, "initialize", HANDSHAKE)
-        yield client
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(10) == 0
 
 
 def test_what_is_no_message_is_answered_and_the_connection_goes_on() -> None:
@@ -126,7 +75,7 @@ def anyio_backend() -> str:
 @pytest.mark.parametrize("era", ERAS)
 async def test_the_official_client_over_stdio(era: str) -> None:
     parameters = StdioServerParameters(
-        command=SERVER[0], args=SERVER[1:], env=dict(os.environ)
+        command=LOCAL_SERVER[0], args=LOCAL_SERVER[1:], env=dict(os.environ)
     )
     async with Client(parameters, mode=era) as client:
         assert len((await client.list_tools()).tools) == 3
