@@ -427,6 +427,11 @@ def _landlock_gaps(
         for path, _ in found.masks
         if is_below_any(path, roots)
     ]
+    gaps += [
+        f"{path} is code of bashd's, but lies inside a writable root"
+        for path in found.code
+        if is_below_any(path, roots)
+    ]
     if abi < landlock_rules.SCOPE_ABI:
         gaps.append("signals and abstract sockets are not scoped before ABI 6")
     if abi < landlock_rules.TRUNCATE_ABI:
