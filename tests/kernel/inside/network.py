@@ -17,7 +17,7 @@ DOCUMENTATION = "192.0.2.1"
 """An address that is nobody's. Source: RFC 5737."""
 
 
-def connect(family: int, kind: int, address: object) -> None:
+def connect(family: int, kind: int, address: tuple[str, int] | str) -> None:
     """Connect a socket and say a word."""
     with socket.socket(family, kind) as attempt:
         attempt.settimeout(0.5)
