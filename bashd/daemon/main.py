@@ -147,10 +147,7 @@ def _run(options: Options, ready: Readiness) -> End:
     journal.set_up_logging(os.environ)
     process.harden()
     config = _load(options)
-    if given is None:
-        listener = _listen(options, config, passed)
-    else:
-        listener = inherit(*given)
+    listener = _listen(options, config, passed) if given is None else inherit(*given)
     try:
         state_dir = config.daemon.state_dir or _default_state(listener.path)
         places = folders.prepare(Path(state_dir), Path(listener.path))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -95,9 +94,7 @@ def test_foreground_run_ends_with_the_program_and_says_so(every_daemon: RunningD
         _, said = client.communicate(timeout=20)
     assert client.returncode != 0, said
     until(
-        lambda: not [
-            p for p in daemon.enclosure.pids() if _argv0(p) == "sleep"
-        ],
+        lambda: not [p for p in daemon.enclosure.pids() if _argv0(p) == "sleep"],
         "the end of its command",
     )
 
@@ -140,7 +137,7 @@ def test_many_reloads_leave_no_zombie_and_no_descriptor(every_daemon: RunningDae
         until(lambda: not zombies_of(daemon.pid), "reaped children")
         # The adopted task's own come with its keeper, a moment after the program.
         until(lambda: rss_of_only_task(daemon), "the task's return")
-        counts.append(len(os.listdir(f"/proc/{daemon.pid}/fd")))
+        counts.append(len(list(Path(f"/proc/{daemon.pid}/fd").iterdir())))
     assert counts[-1] <= counts[0] + 2, counts
 
 
