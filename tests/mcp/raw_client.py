@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -53,8 +53,8 @@ def raw_client(
 ) -> Generator[RawClient]:
     """Start a server, shake hands, and at the end have it leave."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    server: subprocess.Popen[bytes] = subprocess.Popen(argv, **pipes, **process)
-    with server:
+    started = subprocess.Popen(argv, **pipes, **process)
+    with cast("subprocess.Popen[bytes]", started) as server:
         client = RawClient(server)
         client.ask(0, "initialize", HANDSHAKE)
         yield client

@@ -8,9 +8,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.daemons import RunningDaemon
 
 pytestmark = pytest.mark.slow
 
@@ -31,13 +34,16 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copy(DRIVER, folder))
 
 
-def drive(driver: Path, flavour: str, workspace: Path) -> dict[str, Any]:
-    server = [sys.executable, "-m", "tests.mcp.local_server", str(workspace)]
-    root = str(DRIVER.parents[3])
+FLAVOURS = ["v1", "v2-handshake", "v2-modern"]
+
+
+def drive(
+    driver: Path, flavour: str, server: list[str], env: dict[str, str]
+) -> dict[str, Any]:
     done = subprocess.run(
         ["node", str(driver), flavour, *server],
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": root},
+        env={**env, "PATH": os.environ["PATH"]},
         cwd=driver.parent,
         timeout=50,
         check=True,
@@ -45,12 +51,25 @@ def drive(driver: Path, flavour: str, workspace: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("flavour", ["v1", "v2-handshake", "v2-modern"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
 def test_the_typescript_sdk_lists_and_calls(
     driver: Path, flavour: str, tmp_path: Path
 ) -> None:
-    seen = drive(driver, flavour, tmp_path)
+    server = [sys.executable, "-m", "tests.mcp.local_server", str(tmp_path)]
+    env = {**os.environ, "PYTHONPATH": str(DRIVER.parents[3])}
+    check(drive(driver, flavour, server, env), flavour, tmp_path)
 
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_typescript_sdk_over_a_daemon(
+    driver: Path, flavour: str, daemon: RunningDaemon, folder: Path
+) -> None:
+    options = ("mcp", "--socket", str(daemon.socket), "--cwd", str(folder))
+    server = daemon.caller_argv(*options)
+    check(drive(driver, flavour, server, daemon.caller_env()), flavour, folder)
+
+
+def check(seen: dict[str, Any], flavour: str, workspace: Path) -> None:
     def text(step: str) -> str:
         return seen[step]["content"][0]["text"]
 
@@ -64,8 +83,9 @@ def test_the_typescript_sdk_lists_and_calls(
     assert text("granted") == "(no output)"
     assert len(seen["asked"]) == 1
     assert "    touch f" in seen["asked"][0]
-    assert (tmp_path / "f").exists()
-    assert text("started") == "started background task bash-1"
+    assert (workspace / "f").exists()
+    task_id = seen["started"]["structuredContent"]["task"]["task_id"]
+    assert text("started") == f"started background task {task_id}"
     assert text("read").endswith("[status: completed, exit code: 0]")
-    assert text("unknown") == 'Error: unknown bash task "bash-99"'
+    assert text("unknown") == 'Error: unknown bash task "bash-999999"'
     assert seen["unknown"]["isError"]

@@ -50,10 +50,11 @@ const seen = {
     justification: "Tests need it.",
   }),
   started: await bash("echo background", { run_in_background: true }),
-  unknown: await call("bash_kill", { task_id: "bash-99" }),
+  unknown: await call("bash_kill", { task_id: "bash-999999" }),
 };
+const task_id = seen.started.structuredContent.task.task_id;
 do {
-  seen.read = await call("bash_output", { task_id: "bash-1" });
+  seen.read = await call("bash_output", { task_id });
 } while (seen.read.structuredContent.task.status === "running");
 seen.asked = asked;
 console.log(JSON.stringify(seen));
