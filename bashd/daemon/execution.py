@@ -336,7 +336,7 @@ class Execution:
         self,
         session: Session,
         started: Started,
-        outcome: wire.Failed | bool,
+        outcome: wire.Failed | bool,  # noqa: FBT001 - as `Spare.outcome` has it
         command: Command,
     ) -> None:
         if isinstance(outcome, bool):

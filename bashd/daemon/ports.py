@@ -16,7 +16,7 @@ import re
 import socket
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bashd.launcher import kernel
 
@@ -88,7 +88,7 @@ def _listeners_near(pid: int, name: str) -> Listeners:
     finally:
         os.close(fd)
     if found is None:
-        found = {}
+        found = Listeners()
         for table in ("tcp", "tcp6"):
             with contextlib.suppress(OSError):
                 found |= parse_table(Path(f"/proc/{pid}/net/{table}").read_text())
@@ -118,8 +118,9 @@ def _ask_kernel() -> Listeners:
     found: Listeners = {}
     try:
         with DiagSocket() as diag:
+            untyped: Any = diag
             for family in (socket.AF_INET, socket.AF_INET6):
-                for sock in diag.get_sock_stats(family=family, states=1 << _LISTEN):
+                for sock in untyped.get_sock_stats(family=family, states=1 << _LISTEN):
                     found[int(sock["idiag_inode"])] = int(sock["idiag_sport"])
     except Exception as error:  # noqa: BLE001 - pyroute2's errors have no common root
         logger.warning("cannot ask for listening sockets: %s", error)

@@ -213,7 +213,7 @@ class Service:
     async def leave(self) -> None:
         """Wait until every task that was asked for runs, so that it can be taken over."""
         with trio.move_on_after(_BEGIN_S):
-            while any(not task.runs for task in self.tasks.unsettled()):
+            while any(not task.runs for task in self.tasks.unsettled()):  # noqa: ASYNC110
                 await trio.sleep(_BEGIN_LOOK_S)
 
     async def stop(self) -> None:

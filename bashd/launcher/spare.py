@@ -17,10 +17,8 @@ import socket
 from dataclasses import dataclass
 from typing import NoReturn
 
-import prctl
-
 from . import confine, kernel, wire
-from .confine import Settings, StepError, step
+from .confine import Settings, StepError, prctl, step
 
 _FAILED_STATUS = 127
 _REQUEST_FD = 3

@@ -61,7 +61,7 @@ def test_tasks_of_a_dead_launcher_end_and_are_marked(
     mark = f"dead-{secrets.token_hex(4)}"
     with client(daemon, cwd=daemon.make_workspace(), mode=mode) as caller:
         task = caller.start(escapees(mark))
-        while caller.get(task.task_id).stdout_bytes < len("made\n"):
+        while (now := caller.get(task.task_id)) and now.stdout_bytes < len("made\n"):
             time.sleep(0.02)
         wait_for_names(daemon, mark, len(KINDS))
         (keeper,) = keepers(daemon)
