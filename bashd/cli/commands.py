@@ -25,6 +25,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "wait": "wait_cmd",
     "kill": "kill_cmd",
     "explain": "explain_cmd",
+    "audit": "audit_cmd",
     "session": "session_cmd",
     "approvals": "approvals_cmd",
     "approve": "approvals_cmd",

@@ -127,9 +127,11 @@ class Background:
             ended, facts = await self._run(task, command, deadline_s, followers)
         except SandboxUnavailableError as error:
             logger.warning("task %s: %s", task.task_id, error.message)
+            self._tell_failed(task, error.message)
             task.failure = error
             facts = _runner_failed(command)
         except BashdError as error:
+            self._tell_failed(task, error.message)
             task.failure = error
             text = error.message.removeprefix("spawn failed: ")
             task.stderr.write(f"spawn failed: {text}\n".encode())
@@ -176,6 +178,9 @@ class Background:
             findings=started.findings,
         )
         return ended, facts
+
+    def _tell_failed(self, task: Task, why: str) -> None:
+        self.judge.failed(task.session, task.run_id, task.command, why)
 
     def save(self, task: Task) -> None:
         """Keep the task's record up to date."""
@@ -287,6 +292,7 @@ class Background:
         facts = task.sandbox or SandboxFacts(
             mode=task.mode, enforcement="partial", runner_failed=True
         )
+        self._tell_failed(task, "nobody brought it back after a crash")
         self._settle(task, _NEVER_RAN, facts)
 
     def end_stranger(self, spare: Spare) -> None:

@@ -14,6 +14,7 @@ from bashd.core.abort import AbortSignal
 if TYPE_CHECKING:
     import trio
 
+    from bashd.core.errors import Refused
     from bashd.daemon.access import ConfinedAs
     from bashd.daemon.peer import Caller
     from bashd.protocol.messages import InitializeResult
@@ -119,4 +120,8 @@ class Dispatch(Protocol):
 
     def reach_of_task(self, caller: Caller, task_id: str) -> ConfinedAs | None:
         """Return session and mode of a task of the caller's uid; None if unknown."""
+        ...
+
+    def refused(self, caller: Caller, method: str, error: Refused) -> None:
+        """Hear of a confined caller that wanted what it may not; once a process."""
         ...

@@ -21,6 +21,7 @@ from bashd.core.errors import (
     InternalError,
     InvalidParamsError,
     LimitError,
+    Refused,
 )
 from bashd.daemon.access import narrow
 from bashd.daemon.answers import answer_line, error_line
@@ -136,6 +137,8 @@ class Calls:
         except BashdError as error:
             # Once for each process: it may try as often as it likes, the log is ours.
             told = caller.pid in self._refused_pids
+            if not told and isinstance(error, Refused):
+                self._dispatch.refused(caller, method, error)
             self._refused_pids.add(caller.pid)
             logger.log(
                 logging.DEBUG if told else logging.WARNING,

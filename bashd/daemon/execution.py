@@ -85,6 +85,10 @@ class Started:
     """What the check of protected metadata came to."""
 
 
+def _nobody(_session: Session, _command: Command) -> None:
+    return
+
+
 class Execution:
     """Starts commands and says what became of them."""
 
@@ -94,8 +98,11 @@ class Execution:
         runners: Runners,
         load_policy: LoadPolicy,
         evidence: Evidence,
+        *,
+        began: Callable[[Session, Command], None] = _nobody,
     ) -> None:
         self._config = config
+        self._began = began
         self._evidence = evidence
         self._runners = runners
         self._load_policy = load_policy
@@ -238,6 +245,7 @@ class Execution:
                 # Killed by a command of its own session; nothing has run.
                 slot.cell.release(spare)
                 continue
+            self._began(session, command)
             return started
         raise unavailable(command.mode, "the cell keeps ending before a command starts")
 

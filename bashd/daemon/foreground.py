@@ -104,6 +104,11 @@ class Foreground:
             return await self._with_helpers(
                 session, command, stores, call, stop, stdin=stdin, stream=stream
             )
+        except BashdError as error:
+            self.judge.failed(
+                session, command.run_id, command.spec.command, error.message
+            )
+            raise
         finally:
             for unsubscribe in undo:
                 unsubscribe()

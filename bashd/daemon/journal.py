@@ -48,6 +48,11 @@ def set_up_logging(environ: Mapping[str, str], level: int = logging.INFO) -> Non
     root.setLevel(level)
 
 
+def is_attached() -> bool:
+    """Whether this process's records go to the journal, with their fields."""
+    return any(isinstance(h, JournalHandler) for h in logging.getLogger().handlers)
+
+
 def leads_to_journal(stream: str, fd: int) -> bool:
     """Whether *fd* is the stream that systemd connected to the journal.
 

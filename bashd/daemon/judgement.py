@@ -64,6 +64,12 @@ class Case:
 
 
 Listener = Callable[[Case, SandboxFacts], None]
+FailureListener = Callable[["Session", str, str, str], None]
+"""Gets session, run id, command and the reason."""
+
+
+def _nobody(*_: object) -> None:
+    return
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,8 @@ class Judge:
     evidence: Evidence
     listeners: list[Listener] = field(default_factory=list["Listener"])
     """Told of every judgement before anybody else is; they must not take time."""
+    failed: FailureListener = _nobody
+    """Told of commands that never came to a judgement."""
 
     async def facts(self, case: Case) -> SandboxFacts:
         """Say how a command was confined and whether that refused it anything."""

@@ -22,6 +22,7 @@ from bashd.core.errors import (
     AbortedError,
     BashdError,
     InvalidParamsError,
+    Refused,
     SandboxUnavailableError,
 )
 from bashd.core.model import (
@@ -38,6 +39,10 @@ from bashd.core.resolve import resolve_request
 from bashd.daemon.access import ConfinedAs
 from bashd.daemon.adoption import AdoptionSocket
 from bashd.daemon.approvals import Approvals
+from bashd.daemon.audit_file import AuditFile
+from bashd.daemon.audit_log import AuditLog
+from bashd.daemon.audit_runs import RunEntries
+from bashd.daemon.audited import audited, refused
 from bashd.daemon.background import Background
 from bashd.daemon.call import Call, Handler
 from bashd.daemon.cell import Cell
@@ -132,10 +137,17 @@ class Service:
         self._users: dict[str, tuple[User, Ceiling]] = {}
         self.evidence = Evidence()
         self._environment.records_on = lambda: self.evidence.on
+        self.audit = _audit_log(config, folders)
+        entries = RunEntries(self.audit, config.audit.command_text)
         self.execution = Execution(
-            config, self.runners, self._load_policy, self.evidence
+            config,
+            self.runners,
+            self._load_policy,
+            self.evidence,
+            began=entries.began,
         )
-        self._judge = Judge(self.evidence, [remember, self._keep])
+        listeners = [remember, self._keep, entries.ended]
+        self._judge = Judge(self.evidence, listeners, entries.failed)
         self._foreground = Foreground(self.execution, self._judge)
         self._started = trio.current_time()
         self._cwd = config.executor.cwd or str(Path.cwd())
@@ -159,6 +171,8 @@ class Service:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             await nursery.start(self.evidence.run)
+            await nursery.start(self.audit.serve)
+            self.audit.note("daemon.start", version=bashd.__version__, pid=os.getpid())
             self._background = Background(
                 self.execution,
                 self._judge,
@@ -186,7 +200,7 @@ class Service:
                 self._exceeds_ceiling,
                 str(self.folders.state_dir),
             )
-            self._handlers = {
+            handlers = {
                 "daemon.status": self._status,
                 "exec.run": self._counted(self._exec_run),
                 "exec.start": self._counted(self._exec_start),
@@ -196,6 +210,7 @@ class Service:
                 **task_calls.handlers(),
                 **explain.handlers(),
             }
+            self._handlers = audited(handlers, self.audit)
             self.tasks.on_done(task_calls.announce)
             self.tasks.on_done(self.metrics.task_ended)
             self.metrics.gauges.update(self._gauges(approvals))
@@ -222,6 +237,8 @@ class Service:
             for session in self.sessions:
                 session.closing = True
                 nursery.start_soon(self._end_session, session)
+        self.audit.note("daemon.stop", pid=os.getpid())
+        await self.audit.close()
         self._mounts.close()
         self._environment.cgroups.close()
         if self._adoption is not None:
@@ -300,6 +317,10 @@ class Service:
         if task is None:
             return None
         return ConfinedAs(task.session.session_id, task.mode)
+
+    def refused(self, caller: Caller, method: str, error: Refused) -> None:
+        """Log what a confined caller was refused."""
+        refused(self.audit, caller, method, error)
 
     async def _status(self, call: Call, _: Empty) -> StatusResult:
         uid = call.caller.uid
@@ -620,6 +641,17 @@ def _reach(session: Session, cell: Cell) -> ConfinedAs | None:
     built = session.cells.built.get(cell.cell_id)
     policy = None if built is None else built.policy
     return ConfinedAs(session.session_id, mode, policy)
+
+
+def _audit_log(config: Config, folders: DaemonFolders) -> AuditLog:
+    audit = config.audit
+    if not audit.enabled:
+        return AuditLog()
+    path = Path(audit.path) if audit.path else folders.state_dir / "audit.jsonl"
+    file = AuditFile(
+        path, rotate_bytes=audit.rotate_bytes, keep_files=audit.keep_files
+    )
+    return AuditLog(file)
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import trio
 
+from bashd.core.errors import Refused
 from bashd.core.model import Mode
 from bashd.daemon.access import ConfinedAs
 from bashd.daemon.api import Connection
@@ -54,6 +55,9 @@ class SmallService:
     )
     cells: dict[int, ConfinedAs] = field(default_factory=dict)
     tasks: dict[str, ConfinedAs] = field(default_factory=dict)
+    refusals: list[tuple[int, str, str]] = field(
+        default_factory=list[tuple[int, str, str]]
+    )
 
     def initialize_result(self, call: Call) -> InitializeResult:
         """Say something."""
@@ -68,6 +72,10 @@ class SmallService:
         """Look the task up in `tasks`."""
         del caller
         return self.tasks.get(task_id)
+
+    def refused(self, caller: Caller, method: str, error: Refused) -> None:
+        """Keep it in `refusals`."""
+        self.refusals.append((caller.uid, method, error.code))
 
 
 def own_identity() -> Identity:

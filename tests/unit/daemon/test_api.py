@@ -620,13 +620,14 @@ async def test_a_confined_caller_is_refused_and_logged_once(
         ran.append(params)
         return result()
 
-    confined = ConfinedAs()
-    async with connected(service(exec_run=run), judge=lambda _pid, _: confined) as wire:
+    confined, served = ConfinedAs(), service(exec_run=run)
+    async with connected(served, judge=lambda _pid, _: confined) as wire:
         for number in range(1, 6):
             assert await wire.ask(number, "exec.run", command="id") == "NOT_ALLOWED"
         assert await wire.ask(6, "daemon.status")
     assert not ran
     assert caplog.text.count("refused to pid") == 1
+    assert served.refusals == [(os.getuid(), "exec.run", "NOT_ALLOWED")]
 
 
 async def test_a_confined_process_cannot_steer_what_an_ordinary_one_runs():
