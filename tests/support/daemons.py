@@ -92,6 +92,9 @@ class RunningDaemon:
 
     def remove_folders(self) -> None:
         """Remove what was made for this daemon: workspaces, state, config and log."""
+        # Only root may look into a folder of mode 0000, and the state has one.
+        if self.state_dir.exists():
+            subprocess.run(["chmod", "-R", "u+rwX", str(self.state_dir)], check=True)
         for path in (*self.workspaces, self.folder):
             shutil.rmtree(path, ignore_errors=not path.exists())
 

