@@ -288,11 +288,18 @@ def _emptied(found: Found) -> tuple[str, ...]:
 
 
 def _hidden(places: Places, found: Found) -> list[_Mount]:
-    return [
-        _Mount(folder, ("--perms", "0755", "--tmpfs", folder), 6)
-        for folder in places.hidden
-        if not is_below_any(folder, found.private)
-    ]
+    mounts: list[_Mount] = []
+    for folder in places.hidden:
+        if is_below_any(folder, found.private):
+            continue
+        mounts.append(_Mount(folder, ("--perms", "0755", "--tmpfs", folder), 6))
+        # Bubblewrap makes what is on the way to a mount for root alone where the mount
+        # is private; a root daemon's peer has to pass through.
+        mounts += [
+            _Mount(path, ("--perms", "0755", "--dir", path), 6)
+            for path in folders_between(places.output_dir, folder)
+        ]
+    return mounts
 
 
 def _visible_again(places: Places, found: Found) -> list[_Mount]:
