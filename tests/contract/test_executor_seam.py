@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from bashd.core.errors import (
 from bashd.core.executor import Executor
 from bashd.core.model import ExecRequest, ExecSpec, Mode
 from tests.support.stations import (
-    ROOT_BWRAP,
+    OWN,
     SERVED_LANDLOCK,
     USER_BWRAP,
     WORKSPACE_WRITE,
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 
 OpenStation = Callable[..., Station]
 TWO = (USER_BWRAP, SERVED_LANDLOCK)
-OWN = ROOT_BWRAP if os.geteuid() == 0 else USER_BWRAP
-"""Served as whoever runs the tests, so that an async client can be in this process."""
 
 
 def gone(station: Station, mark: str, within_s: float = 10) -> None:

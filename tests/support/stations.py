@@ -54,6 +54,8 @@ ALL = (
     *(ROOT_BWRAP, ROOT_LANDLOCK, USER_BWRAP),
     *(USER_LANDLOCK, SERVED_BWRAP, SERVED_LANDLOCK),
 )
+OWN = ROOT_BWRAP if os.geteuid() == 0 else USER_BWRAP
+"""Serves whoever runs the tests, for what has to speak to a daemon from here."""
 UNDER_BWRAP = (ROOT_BWRAP, USER_BWRAP, SERVED_BWRAP)
 UNDER_LANDLOCK = (ROOT_LANDLOCK, USER_LANDLOCK, SERVED_LANDLOCK)
 
