@@ -173,8 +173,9 @@ def _is_maskable(info: os.stat_result) -> bool:
 class Deputies:
     """Sockets of others that lie outside the folders a cell has of its own."""
 
-    found: tuple[tuple[str, int, int], ...] = ()
-    """Canonical path, device and inode."""
+    found: tuple[tuple[str, int, int, int], ...] = ()
+    """Canonical path, device, inode and change time: a socket that replaces another
+    often gets its inode's number."""
     folders: tuple[str, ...] = ()
     """Where they lie."""
 
@@ -183,14 +184,18 @@ class Deputies:
 
         One that is gone does no harm, and a cell is not rebuilt for it.
         """
-        for path, dev, ino in self.found:
+        for known in self.found:
             try:
-                info = os.lstat(path)
+                info = os.lstat(known[0])
             except OSError:
                 continue
-            if stat.S_ISSOCK(info.st_mode) and (info.st_dev, info.st_ino) != (dev, ino):
+            if stat.S_ISSOCK(info.st_mode) and _deputy(known[0], info) != known:
                 return True
         return False
+
+
+def _deputy(path: str, info: os.stat_result) -> tuple[str, int, int, int]:
+    return (path, info.st_dev, info.st_ino, info.st_ctime_ns)
 
 
 def find_deputies(visible: tuple[str, ...]) -> Deputies:
@@ -203,7 +208,7 @@ def find_deputies(visible: tuple[str, ...]) -> Deputies:
     Args:
         visible: Folders whose sockets stay: the writable roots.
     """
-    found: dict[str, tuple[str, int, int]] = {}
+    found: dict[str, tuple[str, int, int, int]] = {}
     table = os.fsdecode(Path("/proc/net/unix").read_bytes())
     for bound in bound_sockets(table):
         parent, _, name = bound.rpartition("/")
@@ -217,7 +222,7 @@ def find_deputies(visible: tuple[str, ...]) -> Deputies:
         except OSError:
             continue
         if stat.S_ISSOCK(info.st_mode) and _may_connect(path):
-            found[path] = (path, info.st_dev, info.st_ino)
+            found[path] = _deputy(path, info)
     folders = dict.fromkeys(os.path.dirname(path) for path in found)  # noqa: PTH120
     return Deputies(tuple(found.values()), tuple(folders))
 
