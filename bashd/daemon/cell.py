@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from bashd.daemon.cgroup import Group
     from bashd.daemon.cgroups import CellGroups
 
+_SPARE_TIMEOUT_S = 15.0
+"""A fork takes milliseconds. A cell that brings none for so long, whatever its commands
+have done to it, is given up for a fresh one: no call waits for ever."""
 _HELLO_TIMEOUT_S = 20.0
 """A cold start takes 0.1 s; under heavy load and emulation it may take seconds."""
 _INFO_TIMEOUT_S = 5.0
@@ -299,11 +302,16 @@ class Cell:
         self._waiting += 1
         try:
             self.ask_for_spares(self._waiting)
-            async with self._arrival:
-                if not self._spares and not self.lost:
-                    await self._arrival.wait()
+            with trio.move_on_after(_SPARE_TIMEOUT_S) as patience:
+                async with self._arrival:
+                    if not self._spares and not self.lost:
+                        await self._arrival.wait()
         finally:
             self._waiting -= 1
+        if patience.cancelled_caught and not self._spares:
+            raise RunnerFailedError(
+                f"no process was forked within {_SPARE_TIMEOUT_S:g} s"
+            )
 
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
