@@ -70,6 +70,15 @@ class Client:
         """Mode of a call that names none; None when this daemon never confines."""
         return self._settings.sandbox_mode
 
+    async def session_now(self) -> SessionInfo:
+        """Return this client's session as it is now."""
+        return await self.sessions.get(self.session.session_id)
+
+    async def record(self, event: Mapping[str, object]) -> None:
+        """Append to the session's log what became of an approval asked for here."""
+        text = {key: str(value) for key, value in event.items()}
+        await self.sessions.record(self.session.session_id, text)
+
     def resolve(self, request: ExecRequest) -> ExecSpec:
         """Apply defaults and caps.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from bashd.mcp.server import Composition, build_server
-from bashd.mcp.session import daemon_agent, policy_hook
 from bashd.mcp.stdio import stdio_streams
 from bashd.mcp.steady import Reach, open_steady
+from bashd.tools.daemon_session import daemon_agent, policy_hook
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server

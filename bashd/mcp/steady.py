@@ -192,14 +192,12 @@ class SteadyClient:
 
     async def session_now(self) -> SessionInfo:
         """Return the session as it is now."""
-        session_id = self.session.session_id
-        return await self._read(lambda client: client.sessions.get(session_id))
+        return await self._read(lambda client: client.session_now())
 
     async def record(self, event: Mapping[str, object]) -> None:
         """Append an approval's event to the session's log."""
-        text = {key: str(value) for key, value in event.items()}
         client = await self._ready()
-        await client.sessions.record(self.session.session_id, text)
+        await client.record(event)
 
     def on_task_done(self, listener: TaskListener) -> Callable[[], None]:
         """Call *listener* once per settled task; returns an unsubscribe function."""

@@ -26,8 +26,8 @@ async def _unknown(_mode: Mode) -> None:
     return None
 
 
-def _discard(_text: str, _source: dict[str, str]) -> None:
-    return None
+def discard(_text: str, _source: dict[str, str]) -> None:
+    """Let a notice go: an `Inject` for callers that want none."""
 
 
 class Agent:
@@ -49,7 +49,7 @@ class Agent:
         *,
         cwd: str | None = None,
         session: SessionState | None = None,
-        inject: Inject = _discard,
+        inject: Inject = discard,
         writable: Writable = _unknown,
     ) -> None:
         self.session_id: Final = session_id

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from bashd.client.link import Link
 from bashd.core.model import Mode
-from bashd.mcp.session import DaemonSession
 from bashd.mcp.steady import Reach, SteadyClient, open_steady
+from bashd.tools.daemon_session import DaemonSession
 from tests.support.accounts import current_account
 
 if TYPE_CHECKING:

@@ -1,25 +1,46 @@
-"""The session of a daemon as the tools see it."""
+"""The session of a daemon as the tools see it: its mode, its policy, its rules.
+
+Everything is asked anew for each call, so what somebody changes from outside counts
+from the next one on.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from bashd.tools.agent import Agent, Inject
+from bashd.tools.agent import Agent, Inject, discard
 from bashd.tools.hooks import judge_command, strictest
 from bashd.tools.session import ApprovalPolicy, Event, check_approval_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from bashd.core.model import Mode
-    from bashd.mcp.steady import SteadyClient
+    from bashd.protocol.messages import SessionInfo
     from bashd.tools.hooks import Hook, HookAnswer, HookRequest
+
+
+class SessionClient(Protocol):
+    """What this needs of a connection; a client of the library is one."""
+
+    @property
+    def session(self) -> SessionInfo:
+        """The session as it was when the connection was made."""
+        ...
+
+    async def session_now(self) -> SessionInfo:
+        """Return the session as it is now."""
+        ...
+
+    async def record(self, event: Mapping[str, object]) -> None:
+        """Append an approval's event to the session's log."""
+        ...
 
 
 class DaemonSession:
     """Mode and policy as the daemon has them now; a `SessionState`."""
 
-    def __init__(self, client: SteadyClient) -> None:
+    def __init__(self, client: SessionClient) -> None:
         self._client = client
 
     async def mode_override(self) -> Mode | None:
@@ -39,11 +60,8 @@ class DaemonSession:
         await self._client.record(event)
 
 
-def policy_hook(client: SteadyClient) -> Hook:
-    """Return a hook that applies the command rules of the session's policy.
-
-    Asked for anew before each command: a changed policy counts from the next one on.
-    """
+def policy_hook(client: SessionClient) -> Hook:
+    """Return a hook that applies the command rules of the session's policy."""
 
     async def hook(request: HookRequest) -> HookAnswer:
         lists = (await client.session_now()).command_rules
@@ -52,7 +70,7 @@ def policy_hook(client: SteadyClient) -> Hook:
     return hook
 
 
-def daemon_agent(client: SteadyClient, inject: Inject) -> Agent:
+def daemon_agent(client: SessionClient, inject: Inject = discard) -> Agent:
     """Return the agent of the client's session."""
     info = client.session
 
