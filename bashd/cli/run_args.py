@@ -45,6 +45,11 @@ OPTIONS: Final = (
         repeats=True,
     ),
     Option("--stdin", None, "forward standard input; otherwise it is /dev/null"),
+    Option(
+        "--tty",
+        None,
+        "give it a terminal of its own and pass yours through (also: -t)",
+    ),
     Option("--background", None, "start it, print its task id and return"),
     Option("--json", None, "print one JSON object with all that is known, at the end"),
     Option("--socket", "PATH", "talk to the daemon on this socket and no other"),
@@ -54,6 +59,7 @@ OPTIONS: Final = (
     Option("--no-autostart", None, "fail when no daemon is running"),
 )
 _BY_FLAG: Final = {option.flag: option for option in OPTIONS}
+_SHORT: Final = {"-t": "--tty"}
 
 
 class HelpWanted(Exception):  # noqa: N818 - a question, no error
@@ -84,6 +90,7 @@ class RunArgs:
         self.session = values.get("--session")
         self.timeout_ms = _milliseconds(values.get("--timeout"))
         self.env = env
+        self.tty = "--tty" in switches
         self.stdin = "--stdin" in switches
         self.background = "--background" in switches
         self.json = "--json" in switches
@@ -93,6 +100,11 @@ class RunArgs:
         if self.session is not None and self.cwd is not None:
             raise InvalidParamsError(
                 "--session and --cwd exclude each other: a session has its own folder"
+            )
+        if self.tty and (self.stdin or self.background or self.json):
+            raise InvalidParamsError(
+                "-t is for people at a terminal; leave out --stdin, --background and"
+                " --json"
             )
 
 
@@ -131,7 +143,7 @@ def parse_run(argv: Sequence[str], environ: Mapping[str, str]) -> RunArgs:
 
 def _option(word: str, rest: object) -> tuple[Option, str | None]:
     flag, equals, value = word.partition("=")
-    option = _BY_FLAG.get(flag)
+    option = _BY_FLAG.get(_SHORT.get(flag, flag))
     if option is None:
         raise InvalidParamsError(
             f"unknown option {flag}; put -- before a command that starts with a dash"

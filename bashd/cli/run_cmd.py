@@ -48,6 +48,7 @@ examples:
   bashd run --mode workspace-write --cwd ~/project -- npm ci
   bashd run --timeout 2.5 --json -- ./slow-script
   tar c . | bashd run --stdin 'tar t | wc -l'
+  bashd run -t --mode workspace-write -- vim notes
   id=$(bashd run --background --mode workspace-write make) && bashd logs -f $id
 
 exit status:
@@ -94,6 +95,8 @@ def _run(args: RunArgs, interrupts: Interrupts) -> int:
         return interrupts.exit_status
     if args.background:
         return _start(args, link, params)
+    if args.tty:
+        return _run_with_terminal(link, params, interrupts)
     params["stream"] = not args.json
     params["stdin_stream"] = args.stdin
     request_id = link.send("exec.run", params)
@@ -129,6 +132,24 @@ def _params(args: RunArgs, *, far: bool) -> dict[str, Any]:
     }
     params.update((name, value) for name, value in optional.items() if value)
     return params
+
+
+def _run_with_terminal(
+    link: Link, params: dict[str, Any], interrupts: Interrupts
+) -> int:
+    from bashd.cli.run_tty import (  # noqa: PLC0415 - only for -t
+        TerminalRun,
+        check_terminal,
+        terminal_params,
+    )
+
+    check_terminal()
+    given = terminal_params(os.environ)
+    given["env"].update(params["env"])
+    result = TerminalRun(link, link.send("exec.run", params | given), interrupts).wait()
+    for line in markers(result):
+        sys.stderr.write(f"{line}\n")
+    return exit_status(result)
 
 
 def _start(args: RunArgs, link: Link, params: dict[str, Any]) -> int:

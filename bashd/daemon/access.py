@@ -43,7 +43,7 @@ ReachOfTask = Callable[[str], ConfinedAs | None]
 
 _HARMLESS: Final = frozenset({"initialize", "daemon.status"})
 """They tell nothing about anybody's work."""
-_WITHIN_CONNECTION: Final = frozenset({"exec.cancel", "exec.stdin"})
+_WITHIN_CONNECTION: Final = frozenset({"exec.cancel", "exec.stdin", "exec.resize"})
 """They reach only requests of this connection, each judged when it came."""
 
 

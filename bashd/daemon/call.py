@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bashd.core.errors import Refused
     from bashd.daemon.access import ConfinedAs
     from bashd.daemon.peer import Caller
+    from bashd.daemon.terminal import Terminal
     from bashd.protocol.messages import InitializeResult
 
 
@@ -60,7 +61,10 @@ class Client(Protocol):
 class Call:
     """One request while it is served."""
 
-    __slots__ = ("abort", "caller", "client", "kill", "method", "request_id", "stdin")
+    __slots__ = (
+        *("abort", "caller", "client", "kill", "method", "request_id"),
+        *("stdin", "terminal"),
+    )
 
     def __init__(
         self, *, caller: Caller, client: Client, method: str, request_id: int | str
@@ -80,6 +84,8 @@ class Call:
         """Fires, before *abort*, when the client wants no grace either."""
         self.stdin: trio.abc.ReceiveChannel[bytes] | None = None
         """The client's stdin; only when the request said ``stdin_stream``."""
+        self.terminal: Terminal | None = None
+        """The terminal of its command; only when the request asked for one."""
 
     async def notify(self, method: str, params: object) -> bool:
         """Send a notification; see `Client.notify`."""
@@ -103,7 +109,7 @@ class Dispatch(Protocol):
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """Method to handler: all but ``initialize``, ``exec.cancel``, ``exec.stdin``."""
+        """Method to handler: all but ``initialize``, what `Calls` does itself."""
         ...
 
     def initialize_result(self, call: Call) -> InitializeResult:

@@ -27,10 +27,12 @@ from bashd.daemon.access import narrow
 from bashd.daemon.answers import answer_line, error_line
 from bashd.daemon.call import Call, Client, Dispatch, Handler
 from bashd.daemon.stdin import StdinFeed
+from bashd.daemon.terminal import Terminal
 from bashd.protocol.messages import (
     Empty,
     ExecCancelParams,
     ExecParams,
+    ExecResizeParams,
     ExecStdinParams,
 )
 
@@ -102,6 +104,8 @@ class Calls:
                 self._cancel(params, caller, request.request_id)
             case ExecStdinParams():
                 self._feed(params, caller, request.request_id)
+            case ExecResizeParams():
+                self._resize(params, caller, request.request_id)
             case _ if request.request_id is None:
                 # JSON-RPC forbids an answer, so nobody would learn the outcome.
                 logger.debug("%s came without an id and was dropped", request.method)
@@ -171,6 +175,8 @@ class Calls:
                 )
             feed = self._feeds[request_id] = StdinFeed(self._holding)
             call.stdin = feed
+        if isinstance(params, ExecParams) and params.terminal is not None:
+            call.terminal = _terminal(call, params)
         self._holding.hold(size)
         self._open[request_id] = call
         self._nursery.start_soon(self._serve, call, handler, params, size)
@@ -243,9 +249,27 @@ class Calls:
         if params.eof:
             feed.end()
 
+    def _resize(
+        self, params: ExecResizeParams, caller: Caller, request_id: int | str | None
+    ) -> None:
+        call = self._find(params.request_id, caller)
+        if call is not None and call.terminal is not None:
+            call.terminal.resize(params.rows, params.columns)
+        # That its command has ended meanwhile is no error.
+        self._acknowledge(request_id)
+
     def _acknowledge(self, request_id: int | str | None) -> None:
         if request_id is not None:
             self._outbox.put(answer_line(request_id, Empty()))
+
+
+def _terminal(call: Call, params: ExecParams) -> Terminal:
+    if params.terminal is None or call.stdin is None or not params.stream:
+        raise InvalidParamsError(
+            "a terminal needs exec.run with stdin_stream and stream - at"
+            " `$.params.terminal`"
+        )
+    return Terminal(params.terminal.rows, params.terminal.columns, call.stdin)
 
 
 async def _until_aborted(call: Call, handler: Handler, params: object) -> Any:  # noqa: ANN401

@@ -35,6 +35,7 @@ from bashd.daemon.run import Ended, Followers, Stop, drive
 from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
 from bashd.daemon.survey import Workdir
+from bashd.daemon.terminal import Terminal
 from bashd.daemon.walls import NO_SURROUNDINGS, Surroundings, surroundings
 from bashd.launcher import wire
 from bashd.launcher.tree import MARKER
@@ -68,6 +69,10 @@ class Command:
     asked_by: int = 0
     """Pid of the process that asked for it, as the kernel named it."""
     around: Surroundings = NO_SURROUNDINGS
+    terminal: Terminal | None = None
+    """What it gets instead of pipes."""
+    has_timeout: bool = True
+    """False where the spec's is only the default and does not apply."""
 
 
 @dataclass(slots=True)
@@ -146,8 +151,8 @@ class Execution:
             run_id,
             workdir,
             stdin_fd,
-            asked_by,
-            surroundings(policy, ambient, session.identity),
+            asked_by=asked_by,
+            around=surroundings(policy, ambient, session.identity),
         )
 
     def _environment(
@@ -295,6 +300,9 @@ class Execution:
             has_script=script is not None,
             limits=started.slot.rlimits,
             environment=(*command.environment.entries, marker),
+            terminal=None
+            if command.terminal is None
+            else (command.terminal.rows, command.terminal.columns),
         )
         spare.send(request, command.stdin_fd, script)
 
@@ -330,6 +338,7 @@ class Execution:
                 stop=stop,
                 on_progress=on_progress,
                 followers=followers,
+                terminal=command.terminal,
             )
             await _check_metadata(started, group, command.run_id)
             outcome = started.spare.came_to
@@ -357,7 +366,6 @@ class Execution:
         if outcome.step == "exec":
             raise StartError(f"spawn failed: cannot execute bash: {outcome.reason}")
         raise RunnerFailedError(f"step {outcome.step} failed: {outcome.reason}")
-
 
 
 async def _check_metadata(started: Started, group: Group | None, run_id: str) -> None:

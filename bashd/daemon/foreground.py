@@ -130,7 +130,7 @@ class Foreground:
         read_fd = -1
         async with trio.open_nursery() as nursery:
             try:
-                if stdin is not None:
+                if stdin is not None and command.terminal is None:
                     read_fd, write_fd = stdin_pipe(session.identity.uid)
                     command = replace(command, stdin_fd=read_fd)
                     nursery.start_soon(_feed, feeding, write_fd, stdin)
@@ -161,6 +161,7 @@ class Foreground:
         stream: bool = False,
     ) -> ForegroundRun:
         stdout, stderr = stores
+        timeout_s = command.spec.timeout_ms / 1000 if command.has_timeout else None
         started = await self.execution.start(session, command)
         ended, started = await self.execution.run(
             session,
@@ -168,7 +169,7 @@ class Foreground:
             started,
             stdout,
             stderr,
-            timeout_s=command.spec.timeout_ms / 1000,
+            timeout_s=timeout_s,
             stop=stop,
             on_progress=None if progress is None else progress.grew,
             followers=progress.followers if stream and progress else (None, None),

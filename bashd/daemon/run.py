@@ -18,6 +18,7 @@ import trio
 from bashd.daemon.cell import Spare
 from bashd.daemon.drain import Drains, Follower, sink
 from bashd.daemon.output import StreamStore
+from bashd.daemon.terminal import Terminal
 from bashd.launcher import tree
 
 TIMEOUT = "timeout"
@@ -109,12 +110,14 @@ async def drive(
     stop: Stop,
     on_progress: Callable[[], None] | None = None,
     followers: Followers = (None, None),
+    terminal: Terminal | None = None,
 ) -> Ended:
     """See a started command through to its settlement.
 
     The caller has sent the request. Takes over the spare's pipes, and releases the
     spare (at once, or after the kill ladder has gone through its last rung).
-    *on_progress* is called whenever a stream has grown; *followers* read live.
+    *on_progress* is called whenever a stream has grown; *followers* read live; what
+    the command prints on its *terminal* counts as stdout.
     """
     began = trio.current_time()
     oom_kills_before = spare.cell.oom_kills()
@@ -126,6 +129,10 @@ async def drive(
         drains = Drains(nursery)
         drains.start(out_fd, stdout, on_progress=on_progress, follower=followers[0])
         drains.start(err_fd, stderr, on_progress=on_progress, follower=followers[1])
+        if terminal is not None:
+            nursery.start_soon(
+                terminal.serve, spare, stdout, on_progress, followers[0]
+            )
         ladder_ends = await _wait_end(
             spare, timeout_s, grace_s, stop=stop, marker=marker
         )
@@ -135,6 +142,8 @@ async def drive(
         for fd in await drains.finish(bound):
             # A background child still writes there; it must not die of SIGPIPE.
             spare.cell.finish_later(partial(sink, fd))
+        if terminal is not None:
+            await terminal.finish(bound)
     spare.came_to = spare.outcome()
     ended = _ended(spare, stop, began, oom_kills_before)
     _let_go(spare, marker, ladder_ends)

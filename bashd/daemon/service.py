@@ -11,6 +11,7 @@ import base64
 import binascii
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -397,6 +398,10 @@ class Service:
     ) -> RunResult:
         began = trio.current_time()
         command = await self._prepare(session, params, call)
+        if call.terminal is not None:
+            # People sit at it: what ends it is they, unless they set a time.
+            has_timeout = params.timeout_ms is not None
+            command = replace(command, terminal=call.terminal, has_timeout=has_timeout)
         self.metrics.prepared.add(trio.current_time() - began)
         stores = self._stores(session, command.spec, file_from_start=False)
         run = await self._foreground.run(

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from . import confine, kernel, wire
 from .confine import Settings, StepError, prctl, step
+from .terminal import take_terminal
 
 _FAILED_STATUS = 127
 _REQUEST_FD = 3
@@ -274,8 +275,11 @@ def _spawn(
     if len(fds) != request.has_stdin + request.has_script:
         raise wire.WireError("descriptors do not match the request")
     with step("stdio"):
-        stdin_fd = fds[0] if request.has_stdin else os.open("/dev/null", os.O_RDONLY)
-        os.dup2(stdin_fd, 0)
+        if request.terminal is not None:
+            take_terminal(status, *request.terminal)
+        else:
+            has_own = request.has_stdin
+            os.dup2(fds[0] if has_own else os.open("/dev/null", os.O_RDONLY), 0)
     confine.check_mounts(settings.mounts)
     confine.enter_workdir(request.workdir, request.workdir_dev, request.workdir_ino)
     with step("rlimits"):

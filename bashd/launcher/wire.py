@@ -39,13 +39,15 @@ END: Final = b"E"
 REQUEST: Final = b"R"
 REQUEST_MEMFD: Final = b"M"
 # spare to daemon
+TERMINAL: Final = b"p"
+"""With one descriptor, before RUNNING: the master of the command's terminal."""
 RUNNING: Final = b"x"
 STEP_FAILED: Final = b"f"
 
 
 _MAX_DIGITS: Final = 20
 """Of a 64-bit number."""
-_FIXED_FIELDS: Final = 7
+_FIXED_FIELDS: Final = 8
 """Of a request, before its environment."""
 
 
@@ -266,6 +268,8 @@ class Request(NamedTuple):
     """(RLIMIT number, value) pairs, soft and hard alike."""
     environment: tuple[bytes, ...]
     """``NAME=value`` entries."""
+    terminal: tuple[int, int] | None = None
+    """Rows and columns of a terminal for it; None: pipes."""
 
     def encode(self) -> bytes:
         """Return the packet, or the payload of the memfd when it is too long."""
@@ -279,6 +283,7 @@ class Request(NamedTuple):
             b"%d" % self.has_stdin,
             b"%d" % self.has_script,
             limits,
+            b"" if self.terminal is None else b"%d:%d" % self.terminal,
             *self.environment,
         )
 
@@ -292,6 +297,10 @@ class Request(NamedTuple):
         for pair in fields[6].split(b",") if fields[6] else ():
             kind, _, value = pair.partition(b":")
             limits.append((number(kind), number(value)))
+        terminal = None
+        if fields[7]:
+            rows, _, columns = fields[7].partition(b":")
+            terminal = number(rows), number(columns)
         return cls(
             fields[0],
             fields[1],
@@ -300,5 +309,6 @@ class Request(NamedTuple):
             fields[4] == b"1",
             fields[5] == b"1",
             tuple(limits),
-            tuple(fields[7:]),
+            tuple(fields[8:]),
+            terminal,
         )

@@ -150,6 +150,14 @@ class SessionList:
 
 
 @dataclass(frozen=True, slots=True)
+class TerminalSize:
+    """How large a terminal is, in characters."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExecParams:
     """One command. The same for ``exec.run`` and ``exec.start``."""
 
@@ -179,6 +187,10 @@ class ExecParams:
     env_removed: tuple[str, ...] = ()
     deadline_ms: int | float | None = None
     """``exec.start`` only: optional deadline of the background task."""
+    terminal: TerminalSize | None = None
+    """``exec.run`` only, with *stdin_stream* and *stream*: give the command a terminal
+    of its own. What it prints there comes as stdout, and without *timeout_ms* it has
+    no timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +311,15 @@ class ExecStdinParams:
     request_id: int | str
     data_b64: str = ""
     eof: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResizeParams:
+    """A new size for the terminal of the ``exec.run`` that was sent with this id."""
+
+    request_id: int | str
+    rows: int
+    columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,6 +518,7 @@ METHODS: Final[dict[str, tuple[type, type]]] = {
     "run.explain": (ExplainParams, ExplainResult),
     "exec.cancel": (ExecCancelParams, Empty),
     "exec.stdin": (ExecStdinParams, Empty),
+    "exec.resize": (ExecResizeParams, Empty),
     "task.get": (TaskParams, TaskMaybe),
     "task.list": (TaskListParams, TaskList),
     "task.owner": (TaskParams, OwnerResult),

@@ -17,6 +17,7 @@ from bashd.protocol.messages import (
     Empty,
     ExecCancelParams,
     ExecParams,
+    ExecResizeParams,
     ExecStdinParams,
     InitializeParams,
     PolicyParams,
@@ -46,6 +47,7 @@ SAMPLES: dict[type, Any] = {
     ExecParams: ExecParams("true", session_id=OWN),
     ExecCancelParams: ExecCancelParams(1),
     ExecStdinParams: ExecStdinParams(1),
+    ExecResizeParams: ExecResizeParams(1, 24, 80),
     TaskParams: TaskParams("own"),
     TaskListParams: TaskListParams(OWN),
     TaskLogsParams: TaskLogsParams("own"),
@@ -118,7 +120,9 @@ def test_roots_daemon_serves_root_and_the_sockets_group(
 
 def test_a_confined_caller_of_no_known_cell_may_ask_how_the_daemon_is_and_no_more():
     served = {m for m in METHODS if allowed(m, sample(m), UNKNOWN)}
-    assert served == {"initialize", "daemon.status", "exec.cancel", "exec.stdin"}
+    assert served == {
+        *("initialize", "daemon.status", "exec.cancel", "exec.stdin", "exec.resize"),
+    }
 
 
 def test_the_refusal_names_the_reason_and_the_way_out():
@@ -131,7 +135,7 @@ def test_the_refusal_names_the_reason_and_the_way_out():
 def test_from_a_known_cell_only_what_stays_in_it_is_served():
     served = {m for m in METHODS if allowed(m, sample(m), WORKSPACE)}
     assert served == {
-        *("initialize", "daemon.status", "exec.cancel", "exec.stdin"),
+        *("initialize", "daemon.status", "exec.cancel", "exec.stdin", "exec.resize"),
         *("exec.run", "exec.start", "session.get", "session.attach"),
         *("task.get", "task.list", "task.owner", "task.read", "task.logs"),
         *("task.kill", "task.wait", "task.subscribe"),
