@@ -97,7 +97,9 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.file) if args.file else _configured_path(args.config)
     files = _files(path)
     try:
-        return _verify(path, files, args) if args.verb == "verify" else _show(files, args)
+        return (
+            _verify(path, files, args) if args.verb == "verify" else _show(files, args)
+        )
     except OSError as error:
         msg = f"{error.filename or path}: cannot be read ({error.strerror})"
         raise HostError(msg) from None

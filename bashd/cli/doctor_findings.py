@@ -65,6 +65,7 @@ LANDLOCK_ABIS: Final = (
 )
 """ABI and what it added. Source: landlock(7) and the kernel's userspace API guide."""
 
+
 def landlock_words(abi: int) -> str:
     """Say what *abi* can mediate and what it cannot yet."""
     has = [words for least, words in LANDLOCK_ABIS if abi >= least]

@@ -126,7 +126,9 @@ def _refusal(refusal: dict[str, Any]) -> Iterator[str]:
     by = f" by {refusal['process']}" if refusal["process"] else ""
     yield visible_line(f"  refused: {what}{by} ({refusal['evidence']})")
     sources = ", ".join(refusal["sources"])
-    yield visible_line(f"    rule: {refusal['rule']}{f', {sources}' if sources else ''}")
+    yield visible_line(
+        f"    rule: {refusal['rule']}{f', {sources}' if sources else ''}"
+    )
     if refusal["allow"]:
         yield visible_line(f"    allow: {refusal['allow']}")
     if refusal["note"]:

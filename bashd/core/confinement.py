@@ -335,9 +335,7 @@ def _stand_ins(
     return tuple((path, *what) for path, what in expected.items())
 
 
-def _nested(
-    mounts: list[_Mount], home: str | None, *, files: bool
-) -> tuple[str, ...]:
+def _nested(mounts: list[_Mount], home: str | None, *, files: bool) -> tuple[str, ...]:
     own = [("/tmp/", "tmp"), ("/var/tmp/", "var-tmp")]  # noqa: S108 - in the cell
     if home is not None:
         own.append((f"{home}/", "home"))

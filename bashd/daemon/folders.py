@@ -116,7 +116,9 @@ def prepare(state_dir: Path, socket: Path) -> DaemonFolders:
         void_file.chmod(0)
         lib_dir = code.install(state_dir / "lib")
     except OSError as error:
-        raise HostError(f"cannot set up the state folder {state_dir}: {error}") from error
+        raise HostError(
+            f"cannot set up the state folder {state_dir}: {error}"
+        ) from error
     return DaemonFolders(state_dir, socket.parent.resolve() / socket.name, lib_dir)
 
 
@@ -136,7 +138,7 @@ def _lock(state_dir: Path) -> None:
 async def make_session(places: Places, identity: Identity) -> None:
     """Make a session's folders, owned by the peer."""
     folder = Path(places.session_dir)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, exist_ok=True)  # noqa: ASYNC240 - our own folder
     if not identity.is_own:
         os.chown(folder, identity.uid, identity.gid)
 
@@ -154,8 +156,10 @@ async def make_session(places: Places, identity: Identity) -> None:
 
 
 async def make_nested(places: Places, plan: Plan, identity: Identity) -> None:
-    """Make mount points below the private tmp folders, as the peer, following no
-    link: the peer's own commands may be writing there at the same time."""
+    """Make mount points below the private tmp folders, as the peer.
+
+    No link is followed: the peer's own commands may be writing there at the time.
+    """
     if not plan.nested_folders and not plan.nested_files:
         return
 
@@ -174,10 +178,8 @@ def _make_point(base: str, above: list[str], file: str | None) -> None:
     current = os.open(base, flags)
     try:
         for name in above:
-            try:
+            with contextlib.suppress(FileExistsError):
                 os.mkdir(name, 0o755, dir_fd=current)
-            except FileExistsError:
-                pass
             try:
                 inner = os.open(name, flags, dir_fd=current)
             except NotADirectoryError:
@@ -202,5 +204,5 @@ async def remove_session(places: Places, identity: Identity) -> None:
                 remove_tree(f"{folder}/{name}")
 
     await run_as(identity, remove)
-    if os.path.lexists(folder):
+    if os.path.lexists(folder):  # noqa: ASYNC240 - our own folder
         remove_tree(folder)

@@ -18,8 +18,7 @@ import trio
 from bashd.daemon import code
 
 _MAKER = (
-    "import sys;sys.path.insert(0,sys.argv[1]);"
-    "from launcher import netns;netns.main()"
+    "import sys;sys.path.insert(0,sys.argv[1]);from launcher import netns;netns.main()"
 )
 _TIMEOUT_S = 10.0
 

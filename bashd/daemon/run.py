@@ -130,9 +130,7 @@ async def drive(
         drains.start(out_fd, stdout, on_progress=on_progress, follower=followers[0])
         drains.start(err_fd, stderr, on_progress=on_progress, follower=followers[1])
         if terminal is not None:
-            nursery.start_soon(
-                terminal.serve, spare, stdout, on_progress, followers[0]
-            )
+            nursery.start_soon(terminal.serve, spare, stdout, on_progress, followers[0])
         ladder_ends = await _wait_end(
             spare, timeout_s, grace_s, stop=stop, marker=marker
         )

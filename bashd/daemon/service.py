@@ -653,9 +653,7 @@ def _audit_log(config: Config, folders: DaemonFolders) -> AuditLog:
     if not audit.enabled:
         return AuditLog()
     path = Path(audit.path) if audit.path else folders.state_dir / "audit.jsonl"
-    file = AuditFile(
-        path, rotate_bytes=audit.rotate_bytes, keep_files=audit.keep_files
-    )
+    file = AuditFile(path, rotate_bytes=audit.rotate_bytes, keep_files=audit.keep_files)
     return AuditLog(file)
 
 

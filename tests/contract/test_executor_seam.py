@@ -146,6 +146,7 @@ async def test_c138_c140_the_callers_own_signal_is_an_abort(station: Station):
         str(station.daemon.socket), cwd=str(station.workspace)
     ) as client:
         abort = AbortSignal()
+        result = None
         async with anyio.create_task_group() as tasks:
 
             async def outer_deadline() -> None:
@@ -156,6 +157,7 @@ async def test_c138_c140_the_callers_own_signal_is_an_abort(station: Station):
             result = await client.run(
                 "echo said; sleep 600.14", timeout_ms=60_000, abort=abort
             )
+        assert result is not None
         assert (result.timed_out, result.aborted) == (False, True)
         assert result.signal == "SIGTERM"
         assert result.stdout.text == "said\n"

@@ -195,7 +195,9 @@ def test_user_with_a_delegated_cgroup_has_exact_kills(
             mode=WORKSPACE_WRITE,
         )
         deadline = time.monotonic() + 10
-        while (read := caller.read_output(task.task_id)) and "/bashd/" not in read.delta:
+        while (
+            read := caller.read_output(task.task_id)
+        ) and "/bashd/" not in read.delta:
             assert time.monotonic() < deadline, "the task is not in a cgroup"
             time.sleep(0.05)
         caller.kill(task.task_id)

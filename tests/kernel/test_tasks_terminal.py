@@ -154,9 +154,9 @@ def test_our_terminal_is_as_it_was_afterwards(station: Station):
 
 
 def test_command_without_terminal_still_has_none(station: Station):
-    assert station.text("test -t 1 || echo none; echo x 2>&- > /dev/tty || echo no") == (
-        "none\nno\n"
-    )
+    assert station.text(
+        "test -t 1 || echo none; echo x 2>&- > /dev/tty || echo no"
+    ) == ("none\nno\n")
 
 
 def test_large_output_arrives_whole(station: Station):

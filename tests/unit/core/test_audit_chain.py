@@ -32,9 +32,7 @@ logs = st.lists(entries, min_size=2, max_size=8)
 START = Link()
 
 
-def written(
-    log: list[dict[str, Any]], after: Link = START
-) -> tuple[list[bytes], Head]:
+def written(log: list[dict[str, Any]], after: Link = START) -> tuple[list[bytes], Head]:
     lines: list[bytes] = []
     end = after
     for entry in log:
