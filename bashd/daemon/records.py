@@ -86,6 +86,12 @@ class Records:
         """Forget a session and its tasks."""
         shutil.rmtree(self._root / session_id, ignore_errors=True)
 
+    def remove_tasks(self, session_id: str) -> None:
+        """Forget a session's tasks and keep the session."""
+        for path in (self._root / session_id).glob("bash-*.json"):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
     def load(self) -> list[tuple[str, dict[str, Any], list[dict[str, Any]]]]:
         """Return every kept session: its id, its record and its tasks' records."""
         found: list[tuple[str, dict[str, Any], list[dict[str, Any]]]] = []

@@ -260,7 +260,10 @@ class Sessions:
         session.log.close()
         session.output.close()
         self._by_id.pop(session.session_id, None)
-        if not keep_record or session.is_default:
+        if keep_record and not session.is_default:
+            # Its tasks have ended and their output goes: there is nothing to take over.
+            self._records.remove_tasks(session.session_id)
+        else:
             self._records.remove_session(session.session_id)
         for key, value in list(self._defaults.items()):
             if value is session:
