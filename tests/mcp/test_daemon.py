@@ -266,6 +266,8 @@ async def test_a_restarted_daemon_finds_its_client_again(
         task_id = await at.start(
             "echo before; until [ -e go ]; do sleep 0.05; done; echo after"
         )
+        # Behind it in the same cell: when this one has ended, the task runs.
+        await at.bash("true")
         restart(own_daemon)
         assert await at.session_id() == session_id
         await anyio.Path(folder / "go").touch()
