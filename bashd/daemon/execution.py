@@ -240,7 +240,9 @@ class Execution:
                 trail = self._evidence.begin(spare.pidfd, covered=slot.built.logged)
             started = Started(spare, slot, workdir, trail)
             if slot.guard is not None and slot.walls is not None:
-                started.ticket = await slot.guard.begin(slot.walls.survey)
+                started.ticket = await slot.guard.begin(
+                    slot.walls.survey, slot.walls.uncovered
+                )
             if announce is not None:
                 slot.cell.mark_task(spare)
                 announce(started)

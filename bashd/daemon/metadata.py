@@ -109,21 +109,39 @@ class MetadataGuard:
             self._repositories = RepositoryWatch(roots, self._watch)
             self._repositories.walk()
 
-    async def begin(self, seen: Survey) -> Ticket:
-        """Take note of how things are before a command starts."""
+    async def begin(
+        self, seen: Survey, uncovered: frozenset[str] = frozenset()
+    ) -> Ticket:
+        """Take note of how things are before a command starts.
+
+        Args:
+            seen: What its cell was built from.
+            uncovered: Protected files of it that have lost their mount since.
+        """
         async with self._lock:
-            if not self._is_settled(seen):
+            if uncovered or not self._is_settled(seen):
                 idle = not self._running
                 # Before the hop: who is whose child is the daemon's to see.
                 suspicious = any(left.was_real() for left, _ in self._leftovers)
                 await run_as(
                     self._identity,
-                    lambda: self._begin(seen, idle=idle, suspicious=suspicious),
+                    lambda: self._begin(
+                        seen,
+                        idle=idle,
+                        suspicious=suspicious,
+                        all_of_it=bool(uncovered),
+                    ),
                 )
                 self._leftovers = [x for x in self._leftovers if not x[0].is_gone()]
-            ticket = Ticket(self, self._mounted_in(seen))
+            mounted = self._mounted_in(seen) - uncovered
+            ticket = Ticket(self, mounted, covered=self._exists() <= mounted)
             self._running.add(ticket)
             return ticket
+
+    def _exists(self) -> frozenset[str]:
+        return frozenset(
+            path for path, (_, was) in self._known.items() if was.top is not None
+        )
 
     def _mounted_in(self, seen: Survey) -> frozenset[str]:
         if self._deep:
@@ -141,17 +159,21 @@ class MetadataGuard:
             target.path for target in seen.targets
         }
 
-    def _begin(self, seen: Survey, *, idle: bool, suspicious: bool) -> None:
+    def _begin(
+        self, seen: Survey, *, idle: bool, suspicious: bool, all_of_it: bool
+    ) -> None:
         if idle and self._known:
-            self._pending += self._examine("between", act=suspicious)
+            self._pending += self._examine(
+                "between", act=suspicious, all_of_it=all_of_it
+            )
         for target in seen.targets:
             if target.path not in self._known:
                 self._remember(target, take(target))
 
-    def _examine(self, run_id: str, *, act: bool) -> Findings:
+    def _examine(self, run_id: str, *, act: bool, all_of_it: bool = False) -> Findings:
         changes = Changes(overflow=True) if self._watch is None else self._watch.take()
         matters = changes.overflow or any(map(self._matters, changes.events))
-        if not matters and not self._deep and not self._blind:
+        if not (matters or all_of_it or self._deep or self._blind):
             return _NOTHING_FOUND
         targets = {path: target for path, (target, _) in self._known.items()}
         settlement = Settlement(run_id, act, self._by_identity())
@@ -232,11 +254,15 @@ class MetadataGuard:
         if leftover is not None:
             self._leftovers.append((leftover, ticket.mounted))
         try:
-            if self._is_quiet() and not self._pending:
+            # What no mount keeps can be written to without any folder changing.
+            if ticket.covered and self._is_quiet() and not self._pending:
                 return _NOTHING_FOUND
             async with self._lock:
                 found = await run_as(
-                    self._identity, lambda: self._examine(run_id, act=True)
+                    self._identity,
+                    lambda: self._examine(
+                        run_id, act=True, all_of_it=not ticket.covered
+                    ),
                 )
                 found, self._pending = self._pending + found, _NOTHING_FOUND
                 return found
@@ -256,6 +282,8 @@ class Ticket:
     _guard: MetadataGuard
     mounted: frozenset[str]
     """Protected paths that its cell keeps by a mount."""
+    covered: bool
+    """Those are all that exist."""
 
     async def settle(self, run_id: str, leftover: Leftover | None) -> Findings:
         """Find what the command changed, and make it harmless.

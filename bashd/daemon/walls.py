@@ -184,6 +184,8 @@ class Walls:
     stamp: Stamp
     built_at: float
     """Of the monotonic clock."""
+    uncovered: frozenset[str] = frozenset()
+    """Protected files that were replaced since, and so have lost their mount."""
 
     @classmethod
     def look(cls, asked: Question) -> Walls:
@@ -217,6 +219,9 @@ class Walls:
             return False
         if found.file_inodes == self.survey.file_inodes:
             self.survey, self.stamp = found, now
+            self.uncovered = frozenset()
             return True
         # Otherwise left as it is, to be compared again.
+        changed = set(self.survey.file_inodes).difference(found.file_inodes)
+        self.uncovered = frozenset(path for path, *_ in changed)
         return time.monotonic() - self.built_at < _SETTLE_S

@@ -564,3 +564,29 @@ def test_a_hook_that_can_be_run_but_not_read_is_put_aside(tmp_path: Path):
     trio.run(main)
     assert paths(settlement.findings) == {str(hook)}
     assert not hook.exists()
+
+
+def test_a_file_whose_mount_is_known_to_be_lost_is_looked_into(
+    workspace: Path, home: Path
+):
+    """The cell is kept for a moment although the host has replaced the file."""
+    make_repository(workspace)
+    config = workspace / ".git/config"
+    identity = Identity(
+        os.getuid(), os.getgid(), tuple(os.getgroups()), "me", str(home)
+    )
+    guard = MetadataGuard(identity, deep=False)
+    asked = survey.Question(
+        *(str(workspace), os.getuid(), str(home), f"{home}/.config"),
+        protected=PROTECTED,
+    )
+
+    async def main() -> Findings:
+        await guard.prepare(asked)
+        ticket = await guard.begin(survey.look(asked), frozenset({str(config)}))
+        config.write_text(config.read_text() + "[core]\n\tpager = evil\n")
+        return await ticket.settle("0123456789", None)
+
+    assert paths(trio.run(main)) == {str(config)}
+    assert "pager" not in config.read_text()
+    guard.close()
