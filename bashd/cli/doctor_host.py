@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bashd.cli.doctor_findings import Finding, State
+from bashd.launcher.kernel import landlock_abi
 
 _CONTROLLERS: Final = ("memory", "pids", "cpu")
 """What bashd's limits use."""
@@ -29,6 +30,11 @@ _AUDIT_GET: Final = 1000
 _NLMSG_ERROR: Final = 2
 _NLM_F_REQUEST: Final = 1
 _HEADER: Final = struct.Struct("=IHHII")
+_RECORDING_ABI: Final = 7
+"""Landlock's ABI from which on the kernel records refusals. Source: landlock(7)."""
+_BACKLOG: Final = 8192
+"""Records: what distributions set whose users write audit rules; the kernel's own 64
+are gone after a refused `rm -r`."""
 _ANSWER_S: Final = 1.0
 """Seconds for the kernel's answer, which comes at once where it comes at all."""
 
@@ -92,15 +98,40 @@ def _audit() -> Finding:
         )
         advice = "for denials that the kernel proves, run bashd as root's service"
         return Finding(name, State.MISSING, detail, advice)
+    abi = landlock_abi()
+    if abi < _RECORDING_ABI:
+        detail = (
+            f"Landlock ABI {abi} records no refusals, {_RECORDING_ABI} does (Linux 6.15)"
+        )
+        return Finding(name, State.MISSING, detail, "run a newer kernel")
     try:
-        enabled = _audit_enabled()
+        enabled, backlog_limit = _audit_status()
     except TimeoutError:
         return Finding(name, State.UNKNOWN, "the kernel did not answer")
     except OSError as error:
         return Finding(name, *_audit_error(error))
+    return judge_audit(enabled=enabled, backlog_limit=backlog_limit)
+
+
+def judge_audit(*, enabled: bool, backlog_limit: int) -> Finding:
+    """Say what the kernel's audit settings are good for.
+
+    Args:
+        enabled: Whether refusals are recorded.
+        backlog_limit: Records that the kernel holds at most until they are read.
+    """
+    name = "audit"
     if not enabled:
-        advice = "turn it on: `auditctl -e 1`, or start the kernel with audit=1"
-        return Finding(name, State.LIMITED, "off (audit_enabled is 0)", advice)
+        detail = "off (audit_enabled is 0): a denial is what a command's stderr says"
+        advice = (
+            "for denials that the kernel proves, turn it on: `auditctl -e 1 -b"
+            f" {_BACKLOG}`, or boot with audit=1 audit_backlog_limit={_BACKLOG}"
+        )
+        return Finding(name, State.LIMITED, detail, advice)
+    if backlog_limit < _BACKLOG:
+        detail = f"on, but a burst loses records: the kernel holds {backlog_limit}"
+        advice = f"have it hold more: `auditctl -b {_BACKLOG}`"
+        return Finding(name, State.LIMITED, detail, advice)
     return Finding(name, State.OK, "on, and its records can be read")
 
 
@@ -112,8 +143,11 @@ def _audit_error(error: OSError) -> tuple[State, str]:
     return State.UNKNOWN, f"could not tell: {error}"
 
 
-def _audit_enabled() -> bool:
-    """Ask the kernel for ``struct audit_status``; its second word is *enabled*."""
+def _audit_status() -> tuple[bool, int]:
+    """Return whether audit is on and how many records the kernel holds at most.
+
+    Fields 1 and 5 of ``struct audit_status``; a limit of 0 is none.
+    """
     request = _HEADER.pack(_HEADER.size, _AUDIT_GET, _NLM_F_REQUEST, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_AUDIT) as link:
         link.settimeout(_ANSWER_S)
@@ -124,8 +158,8 @@ def _audit_enabled() -> bool:
     if kind == _NLMSG_ERROR:
         (number,) = struct.unpack_from("=i", answer, _HEADER.size)
         raise OSError(-number, os.strerror(-number))
-    _, enabled = struct.unpack_from("=II", answer, _HEADER.size)
-    return enabled != 0
+    fields = struct.unpack_from("=6I", answer, _HEADER.size)
+    return fields[1] != 0, fields[5] or _BACKLOG
 
 
 def _has_capability(number: int) -> bool:

@@ -53,6 +53,9 @@ def run(args: argparse.Namespace) -> int:
         "pid": str(status["pid"]),
         "up": duration(status["uptime_s"]),
         "runner": status["runner"] or "none: nothing can be confined, see bashd doctor",
+        "denials": f"what stderr says: {status['records']}"
+        if status.get("records")
+        else "what the kernel records, and stderr",
         "sessions": str(status["sessions"]),
         "cells": str(status["cells"]),
         "tasks": str(status["tasks"]),

@@ -26,6 +26,7 @@ from bashd.core.policy import Policy
 from bashd.daemon import code, folders, survey, walls
 from bashd.daemon.cell import Cell, CellSpec, open_cell
 from bashd.daemon.cgroups import Cgroups
+from bashd.daemon.evidence import RECORDING_ABI
 from bashd.daemon.identity import Identity, run_as
 from bashd.daemon.leftovers import CellFamily
 from bashd.daemon.limits import PIDS, rlimits, threads_of
@@ -396,7 +397,7 @@ class SessionCells:
             "confined": confined,
             "own_layer": key.runner == LANDLOCK,
             "landlock": walls.landlock_settings(plan),
-            "landlock_log": tools.abi >= _LOG_ABI,
+            "landlock_log": tools.abi >= RECORDING_ABI,
             "mounts": await run_as(self.identity, lambda: walls.expected_mounts(plan)),
             "bash": tools.bash,
             "home": home,
@@ -516,4 +517,3 @@ class SessionCells:
             self.environment.guards.release(self.guards.popitem()[0])
 
 
-_LOG_ABI = 7

@@ -32,6 +32,8 @@ from bashd.daemon.watches import Watch, Watches
 if TYPE_CHECKING:
     from bashd.core.denial import Recorded
 
+RECORDING_ABI: Final = 7
+"""Landlock's ABI from which on the kernel records refusals. Source: landlock(7)."""
 _TURN: Final = 128
 """Records handled at once: about two milliseconds."""
 _CATCH_UP_S: Final = 0.05
@@ -61,9 +63,14 @@ class Trail:
 
 
 class Evidence:
-    """Reads the records for all commands of the daemon; see the module docstring."""
+    """Reads the records for all commands of the daemon; see the module docstring.
 
-    def __init__(self) -> None:
+    Args:
+        landlock_abi: The kernel's; an older one than `RECORDING_ABI` records nothing.
+    """
+
+    def __init__(self, landlock_abi: int) -> None:
+        self._abi = landlock_abi
         self.on = False
         """Whether refusals are recorded and can be read."""
         self.why_off = "the daemon has not started to read"
@@ -87,6 +94,13 @@ class Evidence:
         self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Read until cancelled; returns at once where records cannot be read."""
+        if self._abi < RECORDING_ABI:
+            self.why_off = (
+                f"Landlock ABI {self._abi} does not record refusals, {RECORDING_ABI}"
+                " does (Linux 6.15)"
+            )
+            task_status.started()
+            return
         try:
             self._records = RecordSocket()
             self._status = StatusSocket()

@@ -136,7 +136,7 @@ class Service:
         )
         self._policies = PolicyStore(ceilings=config.ceilings)
         self._users: dict[str, tuple[User, Ceiling]] = {}
-        self.evidence = Evidence()
+        self.evidence = Evidence(self.tools.abi)
         self._environment.records_on = lambda: self.evidence.on
         self.audit = _audit_log(config, folders)
         entries = RunEntries(self.audit, config.audit.command_text)
@@ -334,6 +334,7 @@ class Service:
             cells=sum(len(s.cells.live()) for s in sessions),
             tasks=sum(not t.settled for t in self.tasks.of_user(uid)),
             runner=self.runners.chosen,
+            records="" if self.evidence.on else self.evidence.why_off,
         )
 
     # -- figures ------------------------------------------------------------------------

@@ -499,6 +499,8 @@ class StatusResult:
     cells: int
     tasks: int
     runner: str | None
+    records: str = ""
+    """Why the kernel's records of refusals are not read; empty where they are."""
 
 
 METHODS: Final[dict[str, tuple[type, type]]] = {

@@ -12,6 +12,7 @@ import pytest
 
 from bashd.cli import doctor_cmd, doctor_walls
 from bashd.cli.doctor_findings import Finding, State, judge, landlock_words
+from bashd.cli.doctor_host import judge_audit
 from bashd.core.errors import ConfigError
 from bashd.launcher.kernel import landlock_abi
 from tests.support.accounts import Account, argv_as
@@ -258,3 +259,19 @@ def test_doctor_leaves_no_folder_behind(tmp_path: Path):
     )
     assert done.returncode in {0, 1, 2}
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("enabled", "backlog_limit", "state", "advice"),
+    [
+        (False, 64, State.LIMITED, "auditctl -e 1 -b 8192"),
+        (True, 64, State.LIMITED, "auditctl -b 8192"),
+        (True, 8192, State.OK, ""),
+    ],
+)
+def test_audit_that_is_off_or_small_comes_with_the_command_to_change_it(
+    enabled, backlog_limit, state, advice
+):
+    finding = judge_audit(enabled=enabled, backlog_limit=backlog_limit)
+    assert finding.state is state
+    assert advice in (finding.advice or "")
