@@ -17,9 +17,9 @@ import posixpath
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from bashd.core.confinement import is_below
 from bashd.core.dialects import Complaint, Errno, complaints
 from bashd.core.model import Denial, Verdict
+from bashd.core.paths import is_below, is_below_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -52,6 +52,7 @@ def classify(
     stderr: str,
     runner: str | None,
     masked: Iterable[str] = (),
+    visible: Iterable[str] = (),
     protected: Iterable[str] = (),
     cwd: str = "/",
     resolve: Callable[[str], str] | None = None,
@@ -63,6 +64,7 @@ def classify(
         stderr: The retained tail, decoded.
         runner: ``bwrap`` or ``landlock``; None was not confined.
         masked: Canonical paths whose contents are hidden.
+        visible: Those below them that are not.
         protected: Canonical protected paths.
         cwd: Where the command ran, for relative names.
         resolve: Makes a path canonical; None compares paths as they are spelled.
@@ -72,7 +74,9 @@ def classify(
     """
     if not exit_code or runner is None:
         return Verdict.NONE, ()
-    walls = _Walls(runner, tuple(masked), tuple(protected), exit_code, resolve)
+    walls = _Walls(
+        runner, exit_code, tuple(masked), tuple(visible), tuple(protected), resolve
+    )
     found: dict[Denial, None] = {}
     for complaint in complaints(stderr, cwd):
         if walls.answer_for(complaint) and len(found) < MAX_DENIALS:
@@ -88,9 +92,10 @@ class _Walls:
     """What can be refused by us, for one command."""
 
     runner: str
-    masked: tuple[str, ...]
-    protected: tuple[str, ...]
     exit_code: int
+    masked: tuple[str, ...]
+    visible: tuple[str, ...]
+    protected: tuple[str, ...]
     resolve: Callable[[str], str] | None
 
     def answer_for(self, complaint: Complaint) -> bool:
@@ -120,7 +125,7 @@ class _Walls:
         return complaint.operation in _LOOKING or not_executable
 
     def _is_masked(self, path: str) -> bool:
-        return any(is_below(path, mask) for mask in self.masked)
+        return is_below_any(path, self.masked) and not is_below_any(path, self.visible)
 
     def _is_protected(self, path: str) -> bool:
         return any(is_below(path, p) or is_below(p, path) for p in self.protected)

@@ -101,8 +101,9 @@ _OF_CALL: Final = {
 
 _SIGNS: Final = (
     ("read", r"for reading|open(?:ing)? (?:the )?directory|cannot stat|list|scan|read"),
-    ("remove", r"remove|unlink|rmdir|delete"),
+    # mv also says that it cannot remove its target.
     ("rename", r"move|rename"),
+    ("remove", r"remove|unlink|rmdir|delete"),
     ("link", r"hard link"),
     ("create", r"create|creating|touch|mkdir|mknod|mkfifo|mkstemp|make|temporary|lock"),
     ("change", r"chmod|chown|permissions|ownership|times|attributes?|mode"),

@@ -95,7 +95,7 @@ def remedy(denial: Denial, under: Situation) -> Remedy:
 
 
 def _file(operation: str, path: str, under: Situation) -> Remedy:
-    if is_below_any(path, under.own):
+    if is_below_any(path, under.own) and not is_below_any(path, under.writable):
         return Remedy("bashd's own state is hidden", note="no policy opens it")
     mask = next((m for m in under.masked if is_below(path, m)), None)
     if mask is not None:

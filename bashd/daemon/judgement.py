@@ -180,6 +180,7 @@ def _read(case: Case) -> _Text:
         stderr=stderr,
         runner=built.runner,
         masked=hidden,
+        visible=(*built.writable, places.output_dir),
         protected=built.protected,
         cwd=case.workdir,
         resolve=os.path.realpath,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +86,20 @@ def test_permission_denied_at_a_masked_path_is_a_denial(runner):
     found = classify(exit_code=1, stderr=stderr, runner=runner, masked=masked)
     expected = Denial("/home/u/.ssh/id", "read", "stderr")
     assert found == (Verdict.SUSPECTED, (expected,))
+
+
+def test_what_is_visible_below_a_mask_is_not_masked():
+    options: Any = {
+        "masked": ["/state"],
+        "visible": ["/state/s-1/tmp"],
+        "runner": "landlock",
+    }
+    run = "bash: line 1: {}: Permission denied"
+    for path, expected in (
+        ("/state/records", Verdict.SUSPECTED),
+        ("/state/s-1/tmp/plain", Verdict.NONE),
+    ):
+        assert verdict(run.format(path), exit_code=126, **options) is expected
 
 
 def test_a_mask_is_recognised_by_another_name_of_it():

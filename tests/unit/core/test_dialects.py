@@ -29,6 +29,12 @@ LINES = [
     ("mv: cannot move 'f' to '/etc/f': Permission denied", "/etc/f", "rename"),
     ("rm: cannot remove '/etc/h': Permission denied", "/etc/h", "remove"),
     (
+        "mv: inter-device move failed: 'f' to '/etc/f'; unable to remove target:"
+        " Read-only file system",
+        "/etc/f",
+        "rename",
+    ),
+    (
         "ln: failed to create hard link '/opt/l' => 'f': Permission denied",
         "/opt/l",
         "link",
