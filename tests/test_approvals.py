@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bashd.client.link import Link
+from bashd.client.link import Link, result_of
 from bashd.core.errors import (
     InvalidParamsError,
     LimitError,
@@ -210,6 +210,25 @@ def test_never_is_no_before_anybody_is_asked(asker: Asker, watcher: Watcher) -> 
     assert watcher.asked()["command"] == "after"
 
 
+def test_a_configuration_may_say_that_nobody_is_asked(
+    make_daemon: DaemonFactory,
+) -> None:
+    daemon = make_daemon(
+        account=current_account(), settings={"approval": {"policy": "never"}}
+    )
+    links = [Link.reach(str(daemon.socket), autostart=False) for _ in range(2)]
+    watcher = Watcher(links[0])
+    folder = daemon.make_workspace()
+    asker = Asker(links[1], folder)
+    assert asker.outcome(asker.ask()) == "rejected"
+    # A session may say otherwise for itself.
+    asking = Asker(links[1], folder, approval="ask")
+    asking.ask(command="of the one that asks")
+    assert watcher.asked()["command"] == "of the one that asks"
+    for link in links:
+        link.close()
+
+
 def test_other_outcomes_are_no_answers(asker: Asker, watcher: Watcher) -> None:
     asker.ask()
     approval_id = watcher.asked()["approval_id"]
@@ -226,9 +245,11 @@ def test_only_for_a_session_of_ones_own(asker: Asker) -> None:
 
 def test_a_loop_that_asks_is_refused(asker: Asker, watcher: Watcher) -> None:
     # More than may wait at once, so that a slow machine's refilled bucket will not do.
-    asked = [asker.ask() for _ in range(130)]
+    for _ in range(130):
+        asker.ask()
+    # None of them is answered, so what comes is a refusal.
     with pytest.raises(LimitError, match="too many"):
-        asker.outcome(asked[-1])
+        result_of(asker.link.receive())
     assert watcher.asked()["command"] == COMMAND
 
 

@@ -74,6 +74,68 @@ async def test_a_long_command_goes_on_in_the_background(
         assert await at.output(task_id) == "a\nb\n[status: completed, exit code: 0]"
 
 
+async def test_live_output_comes_until_a_command_goes_on_in_the_background(
+    daemon: RunningDaemon, folder: Path, era: str
+) -> None:
+    reports: list[tuple[float, str | None]] = []
+
+    async def on_progress(
+        progress: float, total: float | None, message: str | None
+    ) -> None:
+        reports.append((progress, message))
+
+    options = ("--cwd", str(folder), "--foreground-limit", "2.5")
+    async with desk(daemon, *options, era=era) as at:
+        command = "echo early; until [ -e go ]; do sleep 0.05; done; echo late"
+        moved = await at.client.call_tool(
+            "bash",
+            {"command": command, "description": "Wait to be told"},
+            progress_callback=on_progress,
+        )
+        assert "still running after 2500ms" in texts(moved)[0]
+        assert "".join(text or "" for _, text in reports) == "early\n"
+        assert [p for p, _ in reports] == sorted({p for p, _ in reports})
+        task_id = moved.structured_content["task"]["task_id"]
+        await anyio.Path(folder / "go").touch()
+        assert daemon.cli("wait", task_id).returncode == 0
+        # All of it, also what was seen live, is there for the model.
+        assert await at.output(task_id) == (
+            "early\nlate\n[status: completed, exit code: 0]"
+        )
+
+
+async def test_tools_are_the_same_bytes_for_every_session(
+    daemon: RunningDaemon, folder: Path, era: str
+) -> None:
+    listed: set[str] = set()
+    for mode in ("read-only", "danger-full-access"):
+        async with desk(daemon, "--cwd", str(folder), "--mode", mode, era=era) as at:
+            tools = (await at.client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["bash", "bash_output", "bash_kill"]
+        listed.add(json.dumps([tool.model_dump() for tool in tools]))
+    (only,) = listed
+    assert "sanctioned exception" in only
+
+
+async def test_the_facts_have_the_keys_of_the_command_line(
+    daemon: RunningDaemon, folder: Path
+) -> None:
+    async with desk(daemon, "--cwd", str(folder)) as at:
+        facts = (await at.bash("echo x > f")).structured_content
+        session_id = await at.session_id()
+        task_id = await at.start("true")
+        assert daemon.cli("wait", task_id).returncode == 0
+        read = await at.client.call_tool("bash_output", {"task_id": task_id})
+        listed = daemon.cli("ps", "--all", "--json", "--session", session_id)
+    printed = daemon.run("echo x > f", cwd=folder)
+    assert facts.keys() == printed.keys()
+    assert facts["sandbox"].keys() == printed["sandbox"].keys()
+    assert facts["stdout"].keys() == printed["stdout"].keys()
+    (row,) = json.loads(listed.stdout)["tasks"]
+    task = read.structured_content["task"]
+    assert {key: task[key] for key in row} == row
+
+
 RULES = """\
 mode = "read-only"
 
@@ -296,3 +358,20 @@ async def test_a_command_that_was_running_in_a_daemon_that_died_is_not_run_again
         assert results[0].is_error
         assert "broke while the command ran" in texts(results[0])[0]
         assert texts(await at.bash("cat runs")) == ["once\n"]
+
+
+async def test_a_daemon_that_was_stopped_and_started_knows_the_session(
+    own_daemon: RunningDaemon,
+) -> None:
+    folder = new_folder(own_daemon)
+    options = ("--cwd", str(folder), "--mode", "workspace-write")
+    async with desk(own_daemon, *options) as at:
+        session_id = await at.session_id()
+        task_id = await at.start("sleep 60")
+        own_daemon.process.send_signal(signal.SIGTERM)
+        await anyio.to_thread.run_sync(own_daemon.process.wait)
+        restart(own_daemon)
+        assert texts(await at.bash("touch f; printf $BASHD_SESSION_ID")) == [session_id]
+        # A clean stop has ended the task, and there is no notice of that.
+        assert await at.output(task_id) == f'Error: unknown bash task "{task_id}"'
+        assert at.user.logged == []

@@ -87,6 +87,27 @@ def _first_answer(identity: Account, install: Install, home: Path) -> float:
     return took
 
 
+def test_a_call_starts_the_daemon_again_and_keeps_the_session(
+    identity: Account, home: Path, install: Install
+) -> None:
+    env = identity.environment() | {"HOME": str(home), "XDG_RUNTIME_DIR": ""}
+    argv = argv_as(identity, [install.python, "-P", "-m", "bashd", "mcp"])
+    with raw_client(argv, env=env, cwd=home) as client:
+        which = "printf $BASHD_SESSION_ID"
+        before = client.bash(1, which)["result"]["content"][0]["text"]
+        (daemon,) = _daemons(home)
+        os.kill(daemon, signal.SIGKILL)
+        try:
+            after = client.bash(2, which)["result"]["content"][0]["text"]
+            assert after == before
+            assert _daemons(home) not in ([daemon], [])
+        finally:
+            for pid in _daemons(home):
+                os.kill(pid, signal.SIGTERM)
+            while _daemons(home):
+                time.sleep(0.02)
+
+
 def _daemons(home: Path) -> list[int]:
     found: list[int] = []
     for pid in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208

@@ -17,6 +17,8 @@ from bashd.tools.hooks import (
     HookAnswer,
     HookRequest,
     command_rules_hook,
+    judge_command,
+    strictest,
 )
 from bashd.tools.toolset import Call, ToolResult, Toolset
 from tests.support.scripted_executor import ScriptedExecutor
@@ -141,3 +143,22 @@ async def test_a_rule_may_ask_and_no_match_allows() -> None:
     result, _, asked = await run(hook, command="ls")
     assert not result.is_error
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("ls", Allow()),
+        ("git push", Ask("it publishes")),
+        ("git push --force", Ask("it publishes; it rewrites")),
+        ("git push; rm -rf /", Deny("command refused by policy: it deletes")),
+    ],
+)
+def test_every_list_of_rules_has_its_say(command: str, answer: HookAnswer) -> None:
+    lists = [
+        [Rule("push", "ask", "it publishes")],
+        # An allowance ends its own list only.
+        [Rule("^ls", "allow"), Rule("rm", "deny", "it deletes")],
+        [Rule("--force", "ask", "it rewrites")],
+    ]
+    assert strictest([judge_command(rules, command) for rules in lists]) == answer
