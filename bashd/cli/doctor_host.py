@@ -100,9 +100,7 @@ def _audit() -> Finding:
         return Finding(name, State.MISSING, detail, advice)
     abi = landlock_abi()
     if abi < _RECORDING_ABI:
-        detail = (
-            f"Landlock ABI {abi} records no refusals, {_RECORDING_ABI} does (Linux 6.15)"
-        )
+        detail = f"Landlock ABI {abi} records no refusals, {_RECORDING_ABI} does (Linux 6.15)"
         return Finding(name, State.MISSING, detail, "run a newer kernel")
     try:
         enabled, backlog_limit = _audit_status()

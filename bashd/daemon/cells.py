@@ -515,5 +515,3 @@ class SessionCells:
                 nursery.start_soon(cell.end)
         while self.guards:
             self.environment.guards.release(self.guards.popitem()[0])
-
-
