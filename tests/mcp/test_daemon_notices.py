@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import anyio
 import pytest
+from mcp.shared.subscriptions import ResourceUpdated
 
 from tests.mcp.conftest import new_folder
 from tests.mcp.daemon_desk import desk, restart
-from tests.mcp.serving import HANDSHAKE, texts
+from tests.mcp.serving import HANDSHAKE, MODERN, contents, texts
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -61,10 +62,27 @@ async def test_each_way_once_and_after_the_results_own_block(
             await until(partial(at.told, 2))
         own, *notices = texts(await at.bash("echo own"))
         assert own == "own\n"
-        told = [notice(first), notice(second, "completed, exit code: 4")]
-        assert sorted(notices) == told
+        told = {notice(first), notice(second, "completed, exit code: 4")}
+        assert (len(notices), set(notices)) == (2, told)
         assert texts(await at.bash("echo own")) == ["own\n"]
-        assert sorted(at.user.logged) == (told if era == HANDSHAKE else [])
+        assert set(at.user.logged) == (told if era == HANDSHAKE else set())
+        assert len(at.user.logged) == len(set(at.user.logged))
+
+
+async def test_a_2026_client_hears_that_the_task_list_changed(
+    daemon: RunningDaemon, folder: Path
+) -> None:
+    async with desk(daemon, "--cwd", str(folder), era=MODERN) as at:
+        async with at.client.listen(resource_subscriptions=["bashd://tasks"]) as news:
+            task_id = await at.start("exit 3")
+            async for event in news:
+                assert event == ResourceUpdated("bashd://tasks")
+                break
+        listed = contents(await at.client.read_resource("bashd://tasks"))
+        told = notice(task_id, "completed, exit code: 3")
+        assert texts(await at.bash("echo own")) == ["own\n", told]
+    (task,) = listed["tasks"]
+    assert (task["task_id"], task["exit_code"]) == (task_id, 3)
 
 
 async def test_a_task_that_ends_while_nobody_is_there(
