@@ -18,7 +18,7 @@ from tests.support.marks import remove_folders_of_dead_sessions, session_mark
 from tests.support.stage import Install, checkout_or_stage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     from tests.support.accounts import Account
 
@@ -118,6 +118,7 @@ class DaemonFactory(Protocol):
         runner: str = "auto",
         settings: Settings | None = None,
         delegated: bool = False,
+        wrap: Sequence[str] = (),
     ) -> RunningDaemon:
         """Start one; see `tests.support.daemons.start_daemon`."""
         ...
@@ -144,6 +145,7 @@ def daemon_factory(
         runner: str = "auto",
         settings: Settings | None = None,
         delegated: bool = False,
+        wrap: Sequence[str] = (),
     ) -> RunningDaemon:
         daemon = start_daemon(
             parent / f"daemon-{secrets.token_hex(4)}",
@@ -153,6 +155,7 @@ def daemon_factory(
             runner=runner,
             settings=settings,
             delegated=delegated,
+            wrap=wrap,
         )
         running.append(daemon)
         return daemon

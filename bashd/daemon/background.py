@@ -10,7 +10,12 @@ from functools import partial
 
 import trio
 
-from bashd.core.errors import BashdError, LimitError, SandboxUnavailableError
+from bashd.core.errors import (
+    AbortedError,
+    BashdError,
+    LimitError,
+    SandboxUnavailableError,
+)
 from bashd.core.metadata import Findings
 from bashd.core.model import SandboxFacts, TaskStatus
 from bashd.daemon import recall
@@ -125,6 +130,8 @@ class Background:
                 command = replace(command, stdin_fd=read_fd)
                 self.nursery.start_soon(feed, write_fd, stdin)
             ended, facts = await self._run(task, command, deadline_s, followers)
+        except AbortedError as error:
+            task.failure = error
         except SandboxUnavailableError as error:
             logger.warning("task %s: %s", task.task_id, error.message)
             self._tell_failed(task, error.message)
@@ -156,7 +163,9 @@ class Background:
             if task.listed:
                 self.save(task)
 
-        started = await self.execution.start(task.session, command, announce)
+        started = await self.execution.start(
+            task.session, command, announce, task.stop
+        )
         ended, started = await self.execution.run(
             task.session,
             command,

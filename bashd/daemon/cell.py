@@ -313,6 +313,11 @@ class Cell:
                 f"no process was forked within {_SPARE_TIMEOUT_S:g} s"
             )
 
+    def give_back(self, spare: Spare) -> None:
+        """Put a spare back that was taken and got no command."""
+        self.running.pop(spare.serial, None)
+        self._spares.appendleft(spare)
+
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
         self._send(wire.pack(wire.ACK, b"%d" % spare.serial))
@@ -424,6 +429,9 @@ class Cell:
             if spare is not None:
                 spare.exit = report
                 spare.ended()
+            else:
+                # Released before its end was known: the keeper pins its pid no longer.
+                self._send(wire.pack(wire.ACK, b"%d" % report.serial))
         elif tag == wire.SPARE:
             self._add_spare(message, fds)
         elif not message:

@@ -16,7 +16,7 @@ import trio
 
 from bashd.core.config import Config
 from bashd.core.environment import Facts, choose_bashd_home, compose
-from bashd.core.errors import RunnerFailedError, StartError
+from bashd.core.errors import AbortedError, RunnerFailedError, StartError
 from bashd.core.metadata import Findings
 from bashd.core.model import ExecSpec, Mode, Usage
 from bashd.core.policy import Policy
@@ -214,6 +214,7 @@ class Execution:
         session: Session,
         command: Command,
         announce: Callable[[Started], None] | None = None,
+        stop: Stop | None = None,
     ) -> Started:
         """Find a cell and hand the command to one of its spares.
 
@@ -222,8 +223,10 @@ class Execution:
             command: What to run.
             announce: For a task, called just before the command is handed over; its
                 cell keeps it through a death of the daemon.
+            stop: What may end it before it begins.
 
         Raises:
+            AbortedError: It was to end before it began; nothing has run.
             StartError: The working folder is not usable.
             SandboxUnavailableError: The cell cannot be made.
         """
@@ -235,6 +238,9 @@ class Execution:
             except RunnerFailedError:
                 session.cells.discard(slot.cell)
                 continue
+            if stop is not None and stop.cause is not None:
+                slot.cell.give_back(spare)
+                raise AbortedError(f"aborted before spawn: {stop.cause}")
             trail = None
             if command.mode.confines:
                 trail = self._evidence.begin(spare.pidfd, covered=slot.built.logged)
@@ -348,7 +354,7 @@ class Execution:
                 return ended, started
             self._raise_unless_retry(session, started, outcome, command)
             if attempt + 1 < _STARTS:
-                started = await self.start(session, command, announce)
+                started = await self.start(session, command, announce, stop)
         raise unavailable(command.mode, "the command's process ends before it starts")
 
     def _raise_unless_retry(

@@ -162,7 +162,7 @@ class Foreground:
     ) -> ForegroundRun:
         stdout, stderr = stores
         timeout_s = command.spec.timeout_ms / 1000 if command.has_timeout else None
-        started = await self.execution.start(session, command)
+        started = await self.execution.start(session, command, stop=stop)
         ended, started = await self.execution.run(
             session,
             command,

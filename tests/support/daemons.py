@@ -57,6 +57,8 @@ class RunningDaemon:
     process: subprocess.Popen[bytes]
     runner: str
     mounts_before: frozenset[str] = field(repr=False)
+    wrap: Sequence[str] = ()
+    """What its command line begins with."""
     workspaces: list[Path] = field(default_factory=list[Path])
 
     @property
@@ -199,7 +201,7 @@ class RunningDaemon:
             DaemonFailedError: It is not ready.
         """
         self.process, said = _launch(
-            self.folder, self.install, self.account, self.enclosure
+            self.folder, self.install, self.account, self.enclosure, self.wrap
         )
         if said != "ready\n":
             msg = f"the successor said {said!r}\n--- log\n{self.log}"
@@ -215,6 +217,7 @@ def start_daemon(
     runner: str = "auto",
     settings: Settings | None = None,
     delegated: bool = False,
+    wrap: Sequence[str] = (),
 ) -> RunningDaemon:
     """Start a daemon and return once it accepts.
 
@@ -227,6 +230,7 @@ def start_daemon(
         settings: Sections and keys of bashd.toml that win over the test's own.
         delegated: Give *account* the cgroup the daemon is in, as a service manager
             does for a user's service.
+        wrap: Command line before the daemon's own, run by whoever runs the tests.
 
     Raises:
         DaemonFailedError: It ended, or said something else than that it is ready.
@@ -239,9 +243,9 @@ def start_daemon(
     enclosure = Enclosure()
     if delegated:
         enclosure.delegate_to(account.uid, account.gid)
-    process, said = _launch(folder, install, account, enclosure)
+    process, said = _launch(folder, install, account, enclosure, wrap)
     daemon = RunningDaemon(
-        account, caller, install, folder, enclosure, process, runner, before
+        account, caller, install, folder, enclosure, process, runner, before, wrap
     )
     if said != "ready\n":
         enclosure.close()
@@ -253,7 +257,11 @@ def start_daemon(
 
 
 def _launch(
-    folder: Path, install: Install, account: Account, enclosure: Enclosure
+    folder: Path,
+    install: Install,
+    account: Account,
+    enclosure: Enclosure,
+    wrap: Sequence[str],
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start the daemon of *folder*; return it and what it said when it was ready."""
     read_fd, write_fd = os.pipe()
@@ -263,7 +271,7 @@ def _launch(
         *("--config", str(folder / _CONFIG), "--ready-fd", str(write_fd)),
     ]
     process = enclosure.start(
-        argv_as(account, argv),
+        [*wrap, *argv_as(account, argv)],
         env=account.environment(),
         cwd=str(folder),
         log=folder / "daemon.log",

@@ -1,0 +1,1 @@
+"""What breaks under load, and what is left of it afterwards: nothing."""

@@ -1,0 +1,122 @@
+"""Tasks that write numbered lines, and whether every one of them is there once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tests.support.daemons import RunningDaemon
+
+_START = """
+import sys
+from bashd.client import connect_sync
+count, lines, pause, cwd = sys.argv[1:]
+with connect_sync(cwd=cwd) as client:
+    for number in range(int(count)):
+        command = (
+            f"for i in $(seq 1 {lines}); do echo {number}:$i; echo e{number}:$i >&2;"
+            f" sleep {pause}; done; exit {number % 100}"
+        )
+        print(client.start(command).task_id, flush=True)
+    print(client.session.session_id, flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Tasks that were started."""
+
+    daemon: RunningDaemon
+    session_id: str
+    task_ids: list[str]
+    lines: int
+
+    def wait_until_written(self, part: float) -> None:
+        """Wait until that part of all lines has been written, as the daemon sees it."""
+        whole = sum(
+            len(self._expected(n, "").encode()) for n in range(len(self.task_ids))
+        )
+        until(
+            lambda: sum(task["stdout_bytes"] for task in self.listed()) >= part * whole,
+            "output",
+        )
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return the tasks as ``ps`` lists them."""
+        words = ("ps", "--all", "--session", self.session_id, "--json")
+        done = self.daemon.cli(*words, timeout_s=60)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["tasks"]
+
+    def wait_until_settled(self, within_s: float = 120) -> list[dict[str, Any]]:
+        """Wait until none runs; return them."""
+
+        def settled() -> list[dict[str, Any]] | None:
+            tasks = self.listed()
+            running = [task for task in tasks if task["status"] == "running"]
+            return None if running else tasks
+
+        return until(settled, "the end of all tasks", within_s)
+
+    def check_survivor(self, task: dict[str, Any]) -> None:
+        """Check that a task ended as it should and all it wrote is there once."""
+        number = self.task_ids.index(task["task_id"])
+        assert task["status"] == "completed", task
+        assert task["exit_code"] == number % 100, task
+        for option, prefix in ((), ""), (("--stderr",), "e"):
+            words = ("logs", task["task_id"], *option)
+            found = self.daemon.cli(*words, timeout_s=60).stdout
+            assert found == self._expected(number, prefix), task["task_id"]
+
+    def check_beginning(self, task: dict[str, Any]) -> None:
+        """Check that what is there of a task that was cut off is how it began."""
+        number = self.task_ids.index(task["task_id"])
+        found = self.daemon.cli("logs", task["task_id"], timeout_s=60).stdout
+        assert self._expected(number, "").startswith(found), task["task_id"]
+
+    def _expected(self, number: int, prefix: str) -> str:
+        return "".join(f"{prefix}{number}:{i}\n" for i in range(1, self.lines + 1))
+
+
+def start_load(
+    daemon: RunningDaemon, workspace: Path, *, count: int, lines: int, pause_s: float
+) -> Load:
+    """Start *count* tasks in a session of their own."""
+    words = (str(count), str(lines), str(pause_s), str(workspace))
+    done = subprocess.run(
+        daemon.argv_as_caller([daemon.install.python, "-P", "-c", _START, *words]),
+        env=daemon.caller_env(),
+        cwd=workspace,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    *task_ids, session_id = done.stdout.split()
+    return Load(daemon, session_id, task_ids, lines)
+
+
+def until(condition: Callable[[], Any], what: str, within_s: float = 60) -> Any:
+    """Wait for *condition* to give something true; return that.
+
+    Raises:
+        AssertionError: It does not, in time.
+    """
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+    return found
+
+
+def names_left(pids: Iterable[int], describe: Callable[[int], str]) -> list[str]:
+    """Return what commands are left running among *pids*."""
+    words = (describe(pid).partition(" ")[2] for pid in pids)
+    return [text for text in words if text.startswith(("bash -c", "sleep "))]

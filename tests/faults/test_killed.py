@@ -1,0 +1,197 @@
+"""kill -9 of the daemon, a launcher or a client at random moments, under load.
+
+The seed of the moments is in the test's name, so that a failure can be had again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.load import names_left, start_load, until
+from tests.kernel.test_tasks_launcher import keepers
+from tests.support.callers import client
+from tests.support.enclosure import describe
+
+if TYPE_CHECKING:
+    from tests.conftest import DaemonFactory
+    from tests.support.accounts import Account
+    from tests.support.daemons import RunningDaemon
+
+SMALL = (24, 20)
+LARGE = pytest.param((200, 60), marks=[pytest.mark.soak, pytest.mark.timeout(600)])
+SEEDS = (1, pytest.param(2, marks=pytest.mark.soak))
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["24", "200"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_daemon_killed_over_and_over_loses_and_repeats_nothing(
+    every_daemon: RunningDaemon, size: tuple[int, int], seed: int
+):
+    daemon, moments = every_daemon, random.Random(seed)
+    count, lines = size
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=count, lines=lines, pause_s=0.1)
+    # Each of them runs by then; what had no process yet would rightly be lost.
+    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    for _ in range(4):
+        time.sleep(moments.uniform(0, 1.5))
+        daemon.kill()
+        time.sleep(moments.uniform(0, 0.5))
+        daemon.start_again()
+    for task in load.wait_until_settled():
+        load.check_survivor(task)
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
+    assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
+
+
+def test_daemon_killed_while_it_adopts(daemon_matrix: RunningDaemon):
+    daemon, moments = daemon_matrix, random.Random(7)
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=8, lines=60, pause_s=0.1)
+    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    for _ in range(4):
+        daemon.kill()
+        daemon.start_again()
+        time.sleep(moments.uniform(0, 0.3))
+    for task in load.wait_until_settled():
+        load.check_survivor(task)
+
+
+def test_reads_go_on_where_they_were_over_a_kill(daemon_matrix: RunningDaemon):
+    daemon = daemon_matrix
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=1, lines=80, pause_s=0.03)
+    (task_id,) = load.task_ids
+    read: list[str] = []
+    for _ in range(3):
+        with client(daemon, cwd=None, session=load.session_id) as caller:
+            for _ in range(5):
+                found = caller.read_output(task_id)
+                assert found is not None
+                read.append(found.delta)
+                time.sleep(0.05)
+        daemon.kill()
+        daemon.start_again()
+    load.wait_until_settled()
+    with client(daemon, cwd=None, session=load.session_id) as caller:
+        found = caller.read_output(task_id)
+        assert found is not None
+        read.append(found.delta)
+    numbers = [
+        line for delta in read for line in delta.splitlines() if line.startswith("0:")
+    ]
+    assert numbers == [f"0:{number}" for number in range(1, 81)]
+
+
+def test_exits_while_no_daemon_was_there_are_told(daemon_matrix: RunningDaemon):
+    daemon = daemon_matrix
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=8, lines=2, pause_s=0.8)
+    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    daemon.kill()
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
+    daemon.start_again()
+    for task in load.wait_until_settled():
+        load.check_survivor(task)
+
+
+def test_orphans_end_when_nobody_comes(make_daemon: DaemonFactory, identity: Account):
+    daemon = make_daemon(
+        account=identity,
+        runner="landlock",
+        settings={"daemon": {"orphan_timeout_s": 1.5}},
+    )
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=3, lines=1, pause_s=600)
+    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    daemon.kill()
+    began = time.monotonic()
+    until(lambda: not daemon.enclosure.pids(), "the end of the orphans", 20)
+    assert time.monotonic() - began > 1
+    daemon.start_again()
+    for task in load.wait_until_settled(20):
+        assert (task["status"], task["exit_code"]) == ("killed", None)
+        load.check_beginning(task)
+
+
+def test_orphans_whose_keeper_died_too_are_ended_by_the_next_daemon(
+    every_daemon: RunningDaemon,
+):
+    daemon = every_daemon
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=3, lines=1, pause_s=600)
+    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    launchers = keepers(daemon)
+    daemon.kill()
+    for pid in launchers:
+        os.kill(pid, signal.SIGKILL)
+    daemon.start_again()
+    for task in load.wait_until_settled(20):
+        assert task["status"] == "killed"
+        load.check_beginning(task)
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_launchers_killed_at_random_cost_their_own_tasks_only(
+    daemon_matrix: RunningDaemon, seed: int
+):
+    daemon, moments = daemon_matrix, random.Random(seed)
+    workspace = daemon.make_workspace()
+    loads = [
+        start_load(daemon, workspace, count=6, lines=30, pause_s=0.1) for _ in range(3)
+    ]
+    for load in loads:
+        until(lambda: all(t["stdout_bytes"] for t in load.listed()), "lines")  # noqa: B023
+    for _ in range(2):
+        time.sleep(moments.uniform(0, 0.5))
+        os.kill(moments.choice(sorted(keepers(daemon))), signal.SIGKILL)
+    ended = [load.wait_until_settled() for load in loads]
+    statuses = [{task["status"] for task in tasks} for tasks in ended]
+    assert statuses.count({"completed"}) >= 1, statuses
+    for load, tasks in zip(loads, ended, strict=True):
+        for task in tasks:
+            if task["status"] == "completed":
+                load.check_survivor(task)
+            else:
+                load.check_beginning(task)
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
+    assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_clients_killed_at_random_take_their_commands_and_nobody_elses(
+    daemon_matrix: RunningDaemon, seed: int
+):
+    daemon, moments = daemon_matrix, random.Random(seed)
+    workspace = daemon.make_workspace()
+    load = start_load(daemon, workspace, count=6, lines=40, pause_s=0.1)
+    clients = [
+        subprocess.Popen(
+            daemon.caller_argv(
+                *("run", "--cwd", str(workspace), "--"),
+                "while :; do echo x; sleep 0.05; done",
+            ),
+            env=daemon.caller_env(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for _ in range(8)
+    ]
+    for process in clients:
+        time.sleep(moments.uniform(0, 0.4))
+        process.kill()
+        process.wait()
+    for task in load.wait_until_settled():
+        load.check_survivor(task)
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
