@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shlex
 import socket
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from bashd.core.model import RunResult, Verdict
+from tests.conftest import DaemonFactory
+from tests.support.accounts import Account
 from tests.support.audit import BACKLOG, Audit
 from tests.support.stations import (
     READ_ONLY,
@@ -211,6 +214,64 @@ def test_a_background_task_that_swallows_its_refusal_is_denied(recorded: Station
     assert done.exit_code == 0
     assert done.sandbox is not None
     assert done.sandbox.verdict is Verdict.DENIED
+
+
+@on(*LANDLOCK)
+def test_what_a_child_is_refused_later_shows_in_explain(recorded: Station):
+    target = f"{recorded.outside}/late"
+    fifo = f"{recorded.workspace}/go"
+    child = f"read -r < {fifo}; : > {target}"
+    result = recorded.run(f"mkfifo {fifo}; ({child}) >/dev/null 2>&1 & disown; exit 0")
+    assert facts(result).verdict is Verdict.NONE
+    recorded.text(f"echo go > {fifo}")
+    deadline = time.monotonic() + 20
+    while not (refused := _explained(recorded, result.run_id)["refusals"]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert refused[0]["path"] == f"{recorded.outside}/"
+    assert refused[0]["evidence"] == "kernel"
+
+
+def _explained(station: Station, run_id: str) -> Any:
+    done = station.daemon.cli("explain", "--json", run_id)
+    return json.loads(done.stdout)
+
+
+def test_a_task_that_outlives_its_daemon_is_never_called_innocent(
+    audit: Audit, make_daemon: DaemonFactory, root_account: Account
+):
+    daemon = make_daemon(account=root_account, runner="landlock")
+    workspace = daemon.make_workspace()
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    refuse = f"(: > {outside}/x) 2>/dev/null"
+    tasks: dict[str, str] = {}
+    for name, command in (
+        # Refused before the daemon dies, unread; refused after; and never.
+        ("before", f"{refuse}; : > begun-before; read -r < before; exit 0"),
+        ("after", f": > begun-after; read -r < after; {refuse}; exit 0"),
+        ("never", ": > begun-never; read -r < never; exit 0"),
+    ):
+        os.mkfifo(workspace / name)
+        options = ("--background", "--mode", "workspace-write", "--cwd", str(workspace))
+        tasks[name] = daemon.cli("run", *options, "--", command).stdout.strip()
+    deadline = time.monotonic() + 40
+    while not all((workspace / f"begun-{name}").exists() for name in tasks):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    daemon.kill()
+    daemon.start_again()
+    verdicts: dict[str, str] = {}
+    for name, task in tasks.items():
+        # Both ends, so that it blocks nobody if the task should be gone.
+        fd = os.open(workspace / name, os.O_RDWR)
+        os.write(fd, b"go\n")
+        daemon.cli("wait", task)
+        os.close(fd)
+        done = daemon.cli("explain", "--json", task)
+        verdicts[name] = json.loads(done.stdout)["verdict"]
+    assert verdicts["before"] in ("unknown", "denied")
+    assert (verdicts["after"], verdicts["never"]) == ("denied", "unknown")
 
 
 # -- where the records cannot be trusted --------------------------------------------------

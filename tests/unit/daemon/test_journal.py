@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import json
 import logging
 import os
 import socket
@@ -13,6 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bashd.daemon.audit_file import AuditFile
+from bashd.daemon.audit_log import AuditLog
 from bashd.daemon.journal import (
     JournalHandler,
     LineFormatter,
@@ -154,3 +157,28 @@ def test_stderr_leads_to_the_journal_only_if_it_is_that_stream():
     os.close(read_fd)
     os.close(write_fd)
     assert not leads_to_journal(stream, write_fd)
+
+
+@pytest.mark.trio
+async def test_entries_of_the_audit_log_are_fields_with_their_lines_hash(
+    handler: JournalHandler, journald: socket.socket, tmp_path: Path
+):
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(AuditFile(path, rotate_bytes=1 << 20, keep_files=1))
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    try:
+        log.note("run", run_id="5d41", user="alice", denials=[], signal=None)
+        await log.close()
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    entry = parse_entry(journald.recv(64 * 1024))
+    line = json.loads(path.read_text())
+    assert entry["MESSAGE"] == "audit: run 5d41"
+    assert (entry["BASHD_EVENT"], entry["BASHD_USER"]) == ("run", "alice")
+    assert entry["BASHD_AUDIT_SEQ"] == "1"
+    assert entry["BASHD_AUDIT_HASH"] == line["hash"]
+    assert "BASHD_SIGNAL" not in entry
