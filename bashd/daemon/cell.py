@@ -412,10 +412,15 @@ class Cell:
             await self.groups.end()
         self._gone.set()
 
-    def finish_later(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run the rest of a kill ladder as long as the cell lives."""
-        if self._finishers is not None:
-            self._finishers.start_soon(work)
+    def finish_later(self, work: Callable[[], Awaitable[None]]) -> bool:
+        """Run *work* as long as the cell lives; False where it lives no more.
+
+        What *work* holds it gives back when it is cancelled, too.
+        """
+        if self._finishers is None:
+            return False
+        self._finishers.start_soon(work)
+        return True
 
     def _handle_one(self) -> bool:
         try:

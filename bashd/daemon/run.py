@@ -8,6 +8,7 @@ that stops a command wins (`Stop`).
 from __future__ import annotations
 
 import math
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,7 +140,8 @@ async def drive(
             bound = max(ladder_ends - trio.current_time(), _LAST_LOOK_S)
         for fd in await drains.finish(bound):
             # A background child still writes there; it must not die of SIGPIPE.
-            spare.cell.finish_later(partial(sink, fd))
+            if not spare.cell.finish_later(partial(sink, fd)):
+                os.close(fd)
         if terminal is not None:
             await terminal.finish(bound)
     spare.came_to = spare.outcome()
@@ -258,8 +260,12 @@ def _let_go(spare: Spare, marker: bytes, ladder_ends: float | None) -> None:
         return
 
     async def finish() -> None:
-        await trio.sleep(max(ladder_ends - trio.current_time(), 0))
-        spare.cell.kill_tree(spare, marker)
-        spare.cell.release(spare)
+        try:
+            await trio.sleep(max(ladder_ends - trio.current_time(), 0))
+            spare.cell.kill_tree(spare, marker)
+        finally:
+            # When the cell ends first, too: the descriptors are ours.
+            spare.cell.release(spare)
 
-    spare.cell.finish_later(finish)
+    if not spare.cell.finish_later(finish):
+        spare.cell.release(spare)
