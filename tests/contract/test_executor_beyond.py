@@ -58,7 +58,7 @@ def test_c220_the_daemons_own_environment_tells_nothing(
     owner = ordinary_user if who == "user" else request.getfixturevalue("root_account")
     caller = owner if who == "root" else ordinary_user
     daemon = make_daemon(
-        account=WithToken(*dataclasses.astuple(owner)[:3], owner.home),  # pyright: ignore[reportCallIssue]
+        account=WithToken(owner.name, owner.uid, owner.gid, owner.home),
         caller=caller,
         runner=runner,
     )

@@ -145,10 +145,14 @@ class Station:
 
     def open(self, cwd: Path | None = None, **options: Any) -> SyncClient:
         """Open another session of the caller's, on the workspace unless said."""
+        return self.others.enter_context(self.another(cwd, **options))
+
+    def another(
+        self, cwd: Path | None = None, **options: Any
+    ) -> contextlib.AbstractContextManager[SyncClient]:
+        """The same for a block; its end closes the session and the connection."""
         options.setdefault("environ", self.environ)
-        return self.others.enter_context(
-            _session(self.daemon, cwd or self.workspace, **options)
-        )
+        return _session(self.daemon, cwd or self.workspace, **options)
 
     def attach(self, session_id: str) -> contextlib.AbstractContextManager[SyncClient]:
         """Come back to a session with another connection, for another thread say."""

@@ -1,0 +1,1 @@
+"""Many commands, many clients, and nothing left of them."""
