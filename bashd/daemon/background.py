@@ -163,9 +163,7 @@ class Background:
             if task.listed:
                 self.save(task)
 
-        started = await self.execution.start(
-            task.session, command, announce, task.stop
-        )
+        started = await self.execution.start(task.session, command, announce, task.stop)
         ended, started = await self.execution.run(
             task.session,
             command,
