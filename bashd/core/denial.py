@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import posixpath
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from bashd.core.dialects import Complaint, Errno, complaints
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_DENIALS: Final = 16
 """More would not help a reader; the count of lines is bounded by the tail anyway."""
+_MAX_COMPLAINTS: Final = 200
+"""Lines looked at: a tool that complains of each file of a tree says nothing new."""
 
 _LOOKING: Final = ("read", "execute")
 _NOT_EXECUTABLE: Final = 126
@@ -78,10 +81,12 @@ def classify(
         runner, exit_code, tuple(masked), tuple(visible), tuple(protected), resolve
     )
     found: dict[Denial, None] = {}
-    for complaint in complaints(stderr, cwd):
-        if walls.answer_for(complaint) and len(found) < MAX_DENIALS:
+    for complaint in islice(complaints(stderr, cwd), _MAX_COMPLAINTS):
+        if walls.answer_for(complaint):
             operation = complaint.operation or "access"
             found[Denial(complaint.path, operation, "stderr")] = None
+        if len(found) == MAX_DENIALS:
+            break
     if not found:
         return Verdict.NONE, ()
     return Verdict.SUSPECTED, tuple(found)

@@ -139,6 +139,12 @@ _LOOK_BACK: Final = 4
 """Lines above a message that may belong to it: a traceback's code, cargo's cause."""
 
 
+def is_complaining(stderr: str) -> bool:
+    """Whether *stderr* holds one of the errno texts at all; this takes no time."""
+    lowered = stderr.lower()
+    return any(errno.value in lowered for errno in Errno)
+
+
 def complaints(stderr: str, cwd: str) -> Iterator[Complaint]:
     """Yield what the lines of *stderr* complain about.
 
@@ -146,7 +152,7 @@ def complaints(stderr: str, cwd: str) -> Iterator[Complaint]:
         stderr: Decoded.
         cwd: Where the command ran, for relative names.
     """
-    if _ANY.search(stderr) is None:
+    if not is_complaining(stderr):
         return
     lines = stderr.splitlines()
     for number, line in enumerate(lines):

@@ -9,6 +9,7 @@ stderr suggested them, so they never change a verdict.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from bashd.core.scrub import is_scrubbed
@@ -19,34 +20,65 @@ if TYPE_CHECKING:
 NETWORK_BLOCKED: Final = "network blocked by sandbox"
 """Beginning of the hint about the network; for programs that look for it."""
 
-_NO_NETWORK: Final = re.compile(
-    r"could not resolve (?:host|proxy)|temporary failure in name resolution"
-    r"|name or service not known|no address associated with hostname"
-    r"|nodename nor servname provided|unknown host\b|\bEAI_AGAIN\b|\bENOTFOUND\b"
-    r"|getaddrinfo failed|failed to (?:resolve|lookup address)|dns error"
-    r"|network is (?:unreachable|down)|\bENETUNREACH\b|no route to host"
-    r"|unable to (?:resolve|look up)|lookup \S+ on \S+: |lookup \S+: no such host"
-    r"|urlopen error \[errno 1\]|socket: operation not permitted"
-    r"|server misbehaving|cannot resolve|couldn't resolve",
-    re.IGNORECASE,
+_TAIL_CHARS: Final = 8192
+"""Of a stderr looked at: what explains a failure is said near its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """What to look for in lower-cased text; the regular expression decides."""
+
+    signs: tuple[str, ...]
+    """One of these is part of every match: looking for them takes no time."""
+    pattern: re.Pattern[str]
+
+    def are_in(self, text: str) -> bool:
+        """Whether *text* holds a match."""
+        if not any(sign in text for sign in self.signs):
+            return False
+        return self.pattern.search(text) is not None
+
+
+_NO_NETWORK: Final = _Words(
+    (
+        *("resolv", "resolution", "name or service", "no address assoc", "nodename"),
+        *("unknown host", "eai_again", "enotfound", "getaddrinfo", "lookup", "look up"),
+        *("dns error", "unreachable", "network is down", "no route", "urlopen"),
+        *("socket: op", "misbehaving"),
+    ),
+    re.compile(
+        r"(?:could not|cannot|couldn't|unable to|failed to) (?:resolve|look ?up)\b"
+        r"|temporary failure in name resolution|name or service not known"
+        r"|no address associated with hostname|nodename nor servname provided"
+        r"|unknown host\b|\beai_again\b|\benotfound\b|getaddrinfo failed|dns error"
+        r"|network is (?:unreachable|down)|\benetunreach\b|no route to host"
+        r"|lookup \S+ on \S+: |lookup \S+: no such host|server misbehaving"
+        r"|urlopen error \[errno 1\]|socket: operation not permitted"
+    ),
 )
-_NO_LOGIN: Final = re.compile(
-    r"authentication (?:failed|required|error)|authorization (?:failed|required)"
-    r"|\bunauthori[sz]ed\b|bad credentials|invalid credentials|no credentials"
-    r"|unable to locate credentials|could not (?:find|load) .{0,40}credentials"
-    r"|could not read (?:username|password)|terminal prompts disabled"
-    r"|permission denied \((?:publickey|password)"
-    r"|\b(?:http|error|status)\W{1,9}40[13]\b|\b40[13] (?:unauthorized|forbidden)\b"
-    r"|returned error: 40[13]|\bE40[13]\b|\bENEEDAUTH\b|not logged in|login required"
-    r"|must (?:be )?(?:logged|log) in|need to log in|access denied"
-    r"|(?:api[ _-]?key|access token|token|password) (?:is )?(?:missing|required|not set"
-    r"|not found|not provided|invalid|incorrect)"
-    r"|(?:missing|no|invalid|incorrect|set the|provide an?) .{0,20}"
-    r"(?:api[ _-]?key|access[ _-]token|auth[ _-]?token)"
-    r"|(?:environment )?variable .{0,40}(?:KEY|TOKEN|SECRET|PASSWORD)\w* .{0,20}"
-    r"(?:not|must|unset|missing|required)"
-    r"|KeyError: '\w*(?:KEY|TOKEN|SECRET|PASSWORD)\w*'",
-    re.IGNORECASE,
+_NO_LOGIN: Final = _Words(
+    (
+        *("authenticat", "authoriz", "authoris", "credential", "username", "password"),
+        *("prompts disabled", "publickey", "401", "403", "eneedauth", "logged in"),
+        *("log in", "login", "access denied", "key", "token", "secret"),
+    ),
+    re.compile(
+        r"(?:authentication|authorization) (?:failed|required|error)"
+        r"|\bunauthori[sz]ed\b|(?:bad|invalid|no) credentials"
+        r"|unable to locate credentials|could not (?:find|load) .{0,40}credentials"
+        r"|could not read (?:username|password)|terminal prompts disabled"
+        r"|permission denied \((?:publickey|password)|\b(?:http|error|status)\W{1,9}40[13]\b"
+        r"|\b40[13] (?:unauthorized|forbidden)\b|\be40[13]\b|\beneedauth\b"
+        r"|not logged in|login required|must (?:be )?(?:logged|log) in|need to log in"
+        r"|access denied"
+        r"|(?:api[ _-]?key|access token|token|password) (?:is )?(?:missing|required"
+        r"|not (?:set|found|provided)|invalid|incorrect)"
+        r"|(?:missing|no|invalid|incorrect|set the|provide an?) .{0,20}"
+        r"(?:api[ _-]?key|(?:access|auth)[ _-]?token)"
+        r"|variable .{0,40}(?:key|token|secret|password)\w* .{0,20}"
+        r"(?:not|must|unset|missing|required)"
+        r"|keyerror: '\w*(?:key|token|secret|password)\w*'"
+    ),
 )
 _MOST_NAMES: Final = 8
 _WORD: Final = re.compile(r"[a-z]{2,}")
@@ -63,7 +95,7 @@ def network_hint(stderr: str, network: str) -> str | None:
         stderr: Of a command that failed.
         network: The policy's: ``host`` or ``none``.
     """
-    if network == "host" or _NO_NETWORK.search(stderr) is None:
+    if network == "host" or not _NO_NETWORK.are_in(_end_of(stderr)):
         return None
     return f'{NETWORK_BLOCKED}: its policy says network = "{network}"'
 
@@ -79,9 +111,10 @@ def credential_hint(
         env_removed: Names taken out of the caller's environment.
     """
     names = [name for name in env_removed if _is_credential(name)]
-    if not names or _NO_LOGIN.search(stderr) is None:
+    end = _end_of(stderr)
+    if not names or not _NO_LOGIN.are_in(end):
         return None
-    said = f"{command}\n{stderr}".lower()
+    said = f"{command.lower()}\n{end}"
     names.sort(key=lambda name: (not _is_spoken_of(name, said), name))
     listed = ", ".join(names[:_MOST_NAMES])
     if len(names) > _MOST_NAMES:
@@ -104,6 +137,10 @@ def socket_hint(path: str) -> str:
     )
 
 
+def _end_of(stderr: str) -> str:
+    return stderr[-_TAIL_CHARS:].lower()
+
+
 def _is_credential(name: str) -> bool:
     return is_scrubbed(name) and not name.casefold().startswith("bashd_")
 
@@ -114,11 +151,16 @@ def _is_spoken_of(name: str, said: str) -> bool:
 
 
 _PATH: Final = re.compile(r"(?:unix:(?://)?)?(/[\w.@+~/-]+)")
-_UNREACHED: Final = re.compile(
-    r"no such file or directory|connection refused|permission denied"
-    r"|operation not permitted|(?:can ?not|could not|failed to|unable to) connect"
-    r"|is the .{0,30}running|ENOENT|EACCES|EPERM|ECONNREFUSED",
-    re.IGNORECASE,
+_UNREACHED: Final = _Words(
+    (
+        *("no such file", "refused", "denied", "not permitted", "connect", "running"),
+        *("enoent", "eacces", "eperm", "econnrefused"),
+    ),
+    re.compile(
+        r"no such file or directory|connection refused|permission denied"
+        r"|operation not permitted|(?:can ?not|could not|failed to|unable to) connect"
+        r"|is the .{0,30}running|\b(?:enoent|eacces|eperm|econnrefused)\b"
+    ),
 )
 _MOST_PATHS: Final = 32
 
@@ -129,7 +171,8 @@ def possible_sockets(stderr: str, command: str) -> tuple[str, ...]:
     Named by its stderr, or by its own text where stderr complains of something that
     a missing socket would explain. Whether there is a socket is for the caller to see.
     """
-    if _UNREACHED.search(stderr) is None:
+    if not _UNREACHED.are_in(_end_of(stderr)):
         return ()
-    named = [path.rstrip("./") for path in _PATH.findall(f"{stderr}\n{command}")]
+    text = f"{stderr[-_TAIL_CHARS:]}\n{command[:_TAIL_CHARS]}"
+    named = [path.rstrip("./") for path in _PATH.findall(text)]
     return tuple(dict.fromkeys(path for path in named if path))[:_MOST_PATHS]

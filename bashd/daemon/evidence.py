@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from bashd.daemon.audit_delivery import Deliverer
 from bashd.daemon.audit_stream import (
-    Deliverer,
     RecordsLostError,
     RecordSocket,
     Status,
@@ -158,7 +158,7 @@ class Evidence:
             status, excludes = await trio.to_thread.run_sync(survey)
         except PermissionError:
             # CAP_AUDIT_READ alone: what comes is true, what does not may be lost.
-            self.on, self._tells_all = True, False
+            self.on, self._tells_all, self.why_off = True, False, ""
             return
         except OSError as error:
             self.on, self.why_off = False, f"audit does not answer: {error.strerror}"

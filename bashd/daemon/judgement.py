@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from bashd.core.confinement import is_below
 from bashd.core.denial import classify, decide
+from bashd.core.dialects import is_complaining
 from bashd.core.hints import (
     credential_hint,
     network_hint,
@@ -113,8 +114,8 @@ class Judge:
                 runner_failed=True,
             )
         text = _Text()
-        if ended.exit_code and (case.stderr.total or mode.confines):
-            text = await run_as(case.session.identity, lambda: _read(case))
+        if ended.exit_code and case.stderr.total:
+            text = await _read(case)
         if not mode.confines:
             return SandboxFacts(mode=mode, hints=text.hints)
         recorded = None
@@ -163,40 +164,49 @@ def remember(case: Case, facts: SandboxFacts) -> None:
     case.session.history.add(run, case.trail)
 
 
-def _read(case: Case) -> _Text:
-    """Read a failed command's stderr; with the peer's rights, since paths are named."""
-    built = case.built
+async def _read(case: Case) -> _Text:
+    """Read the stderr of a failed command."""
     stderr = decode(case.stderr.tail())
-    hints = [
-        network_hint(stderr, built.network),
+    hints = (
+        network_hint(stderr, case.built.network),
         credential_hint(stderr, case.command, case.env_removed),
-    ]
-    if built.runner is None:
-        return _Text(hints=tuple(filter(None, hints)))
-    places = case.session.places
-    hidden = (*built.masked, *places.hidden, *places.socket_files)
+    )
+    text = _Text(hints=tuple(filter(None, hints)))
+    if case.built.runner is None:
+        return text
+    sockets = possible_sockets(stderr, case.command)
+    if not sockets and not is_complaining(stderr):
+        return text
+    # Paths are named there, and only the caller's rights may look at them.
+    return await run_as(
+        case.session.identity, lambda: _look_at_paths(case, stderr, sockets, text)
+    )
+
+
+def _look_at_paths(
+    case: Case, stderr: str, sockets: tuple[str, ...], text: _Text
+) -> _Text:
+    built, places = case.built, case.session.places
     _, denials = classify(
         exit_code=case.ended.exit_code,
         stderr=stderr,
         runner=built.runner,
-        masked=hidden,
+        masked=(*built.masked, *places.hidden, *places.socket_files),
         visible=(*built.writable, places.output_dir),
         protected=built.protected,
         cwd=case.workdir,
         resolve=os.path.realpath,
     )
-    sockets = dict.fromkeys(
-        os.path.realpath(path) for path in possible_sockets(stderr, case.command)
-    )
-    walled = tuple(path for path in sockets if _is_walled(path, case))
-    hints += [socket_hint(path) for path in walled]
+    real = dict.fromkeys(os.path.realpath(path) for path in sockets)
+    walled = tuple(path for path in real if _is_walled(path, case))
     # One refusal, one entry: docker says "permission denied" and names its socket.
     denials = tuple(
         denial
         for denial in denials
         if denial.path is None or os.path.realpath(denial.path) not in walled
     )
-    return _Text(denials, walled, tuple(filter(None, hints)))
+    hints = (*text.hints, *(socket_hint(path) for path in walled))
+    return _Text(denials, walled, hints)
 
 
 _PRIVATE: Final = ("/run", "/tmp", "/var/tmp", "/dev")  # noqa: S108 - in the cell
