@@ -168,6 +168,9 @@ async def test_c063_c064_kill(executor_factory: HostFactory) -> None:
     async with executor_factory() as host:
         world = World(host)
         task_id = await world.start("sleep 60")
+        # In the same cell and behind it: when this has ended, the task runs. One that
+        # is killed before it begins has no signal to tell of.
+        await world.call("bash", {"command": "true", "description": "wait for it"})
         first = await world.kill(task_id)
         second = await world.kill(task_id)
         between = await world.output(task_id)
