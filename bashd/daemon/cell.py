@@ -43,6 +43,8 @@ have done to it, is given up for a fresh one: no call waits for ever."""
 _HELLO_TIMEOUT_S = 20.0
 """A cold start takes 0.1 s; under heavy load and emulation it may take seconds."""
 _INFO_TIMEOUT_S = 5.0
+_ORDER_AGAIN_S = 0.2
+"""By then somebody's end may have freed descriptors."""
 _DIAGNOSTIC_BYTES = 4096
 _SEALS = (
     fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -427,6 +429,11 @@ class Cell:
             message, fds = receive(self._control, 4)
         except BlockingIOError:
             return False
+        except CutOffError as error:
+            if error.message[:1] != wire.SPARE:
+                raise
+            self._do_without(error.message)
+            return True
         tag = message[:1]
         if tag == wire.EXITED:
             report = wire.Exited.decode(message, fds)
@@ -445,6 +452,22 @@ class Cell:
             _close_all(fds)
             raise wire.WireError(f"unexpected message {tag!r} from a cell")
         return True
+
+    def _do_without(self, message: bytes) -> None:
+        """Drop a spare whose descriptors found no room here; order another later.
+
+        It ends by itself: the other end of its request socket is closed.
+        """
+        serial = wire.SpareReady.decode(message, [0] * wire.SpareReady.FD_COUNT).serial
+        group = self._ordered.pop(serial, None)
+        if group is not None and self.groups is not None:
+            self.groups.cgroups.retire(group)
+
+        async def order_again() -> None:
+            await trio.sleep(_ORDER_AGAIN_S)
+            self.ask_for_spares(max(self.keep_spares, 1))
+
+        self.finish_later(order_again)
 
     def _add_spare(self, message: bytes, fds: list[int]) -> None:
         try:
@@ -676,8 +699,23 @@ def _check_hello(spec: CellSpec, hello: wire.Hello) -> None:
         )
 
 
+class CutOffError(wire.WireError):
+    """A packet came without all of its bytes or descriptors.
+
+    Descriptors are also cut off where this process may open no more.
+    """
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__("packet cut off")
+        self.message = message
+
+
 def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
-    """Receive one packet and its descriptors, close-on-exec, nothing cut off."""
+    """Receive one packet and its descriptors, close-on-exec.
+
+    Raises:
+        CutOffError: It was not whole; its descriptors are closed.
+    """
     data, ancillary, flags, _ = channel.recvmsg(
         wire.PACKET_BYTES,
         socket.CMSG_SPACE(max(max_fds, 1) * 4),
@@ -689,7 +727,7 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
             fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         _close_all(fds)
-        raise wire.WireError("packet cut off")
+        raise CutOffError(data)
     return data, fds
 
 

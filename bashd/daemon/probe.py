@@ -15,7 +15,8 @@ from bashd.daemon.cells import Environment, SessionCells
 from bashd.daemon.folders import DaemonFolders, make_session, remove_session
 from bashd.daemon.identity import Identity
 from bashd.daemon.network import SessionNetwork
-from bashd.daemon.runners import probe_script
+from bashd.daemon.room import RESERVE, descriptors_left, disk_is_full
+from bashd.daemon.runners import NoRoomError, probe_script
 from bashd.launcher import wire
 
 _OUTPUT_BYTES = 256
@@ -27,8 +28,29 @@ async def probe_runner(
     """Try *runner* as the daemon's own user; returns why not, or None.
 
     Raises:
+        NoRoomError: Disk or descriptors have run out.
         RunnerFailedError: The cell did not come up; the message says why.
     """
+    try:
+        why = await _probe(runner, folders, environment)
+    except (OSError, RunnerFailedError):
+        _check_room(folders)
+        raise
+    if why is not None:
+        _check_room(folders)
+    return why
+
+
+def _check_room(folders: DaemonFolders) -> None:
+    if disk_is_full(folders.state_dir):
+        raise NoRoomError(f"the disk of {folders.state_dir} is full; free some of it")
+    if descriptors_left() < RESERVE:
+        raise NoRoomError("the daemon has no descriptors left; end some tasks")
+
+
+async def _probe(
+    runner: str, folders: DaemonFolders, environment: Environment
+) -> str | None:
     identity = Identity(
         os.geteuid(), os.getegid(), tuple(os.getgroups()), "probe", "/nonexistent"
     )

@@ -14,7 +14,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from bashd.core.errors import BashdError, SandboxUnavailableError
+from bashd.core.errors import (
+    BashdError,
+    RunnerFailedError,
+    SandboxUnavailableError,
+)
 from bashd.core.model import Mode
 from bashd.daemon.cells import BWRAP, LANDLOCK
 
@@ -25,6 +29,10 @@ ADVICE = (
 
 Probe = Callable[[str], Awaitable[str | None]]
 """Tries one runner; returns why it cannot be used, or None when it can."""
+
+
+class NoRoomError(RunnerFailedError):
+    """Disk or descriptors ran out under a probe, which so says nothing of the runner."""
 
 
 def unavailable(mode: Mode, detail: str) -> SandboxUnavailableError:
@@ -77,7 +85,11 @@ class Runners:
         async with self._lock:
             for name in self._order():
                 if name not in self.verdicts:
-                    self.verdicts[name] = await self._try(name)
+                    try:
+                        self.verdicts[name] = await self._try(name)
+                    except NoRoomError as error:
+                        # No verdict: it is tried again when there is room.
+                        raise unavailable(mode, error.message) from error
                 if self.verdicts[name] is None:
                     return name
         detail = "; ".join(f"{name}: {why}" for name, why in self.verdicts.items())
@@ -87,6 +99,8 @@ class Runners:
         with trio.move_on_after(self.probe_timeout_s):
             try:
                 return await self.probe(name)
+            except NoRoomError:
+                raise
             except BashdError as error:
                 return error.message
             except OSError as error:

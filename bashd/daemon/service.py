@@ -23,6 +23,7 @@ from bashd.core.errors import (
     AbortedError,
     BashdError,
     InvalidParamsError,
+    LimitError,
     Refused,
     SandboxUnavailableError,
 )
@@ -64,6 +65,7 @@ from bashd.daemon.policies import PolicyStore, User
 from bashd.daemon.probe import probe_runner
 from bashd.daemon.records import Records
 from bashd.daemon.restore import Restore
+from bashd.daemon.room import RESERVE, descriptors_left
 from bashd.daemon.run import Stop
 from bashd.daemon.runners import Runners, check_root
 from bashd.daemon.session import Session
@@ -90,6 +92,8 @@ if TYPE_CHECKING:
 
 Gauge = Callable[[], float]
 
+_TASK_DESCRIPTORS = 6
+"""Of a running task: request socket, two pipes, pidfd, two output files."""
 _BEGIN_S = 10.0
 """For tasks whose cell is being built when the program is replaced."""
 _BEGIN_LOOK_S = 0.01
@@ -496,9 +500,18 @@ class Service:
             )
         return root or self._cwd
 
+    def _check_descriptors(self) -> None:
+        coming = sum(task.spare is None for task in self.tasks.unsettled())
+        if descriptors_left() < RESERVE + coming * _TASK_DESCRIPTORS:
+            raise LimitError(
+                "the daemon has no descriptors left; end some tasks, or raise its limit"
+                " (LimitNOFILE= in its unit, ulimit -Hn)"
+            )
+
     async def _prepare(
         self, session: Session, params: ExecParams, call: Call
     ) -> Command:
+        self._check_descriptors()
         executor = self.config.executor
         spec = resolve_request(
             ExecRequest(
