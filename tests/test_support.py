@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -149,7 +150,7 @@ def test_the_installed_bashd_serves_every_account(
 def test_a_staged_copy_does_not_lead_back_to_the_checkout(
     reachable_tmp: Path, ordinary_user: Account
 ):
-    folder = reachable_tmp / "staged"
+    folder = reachable_tmp / f"staged-{secrets.token_hex(4)}"
     folder.mkdir()
     look = "import bashd, trio, prctl; print(bashd.__file__)"
     done = as_user(ordinary_user, [stage(folder), "-c", look])

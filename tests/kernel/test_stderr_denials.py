@@ -21,6 +21,9 @@ from tests.support.stations import (
     on,
 )
 
+# A machine may come with audit on.
+pytestmark = pytest.mark.usefixtures("audit_off")
+
 WALL = {"bwrap": "Read-only file system", "landlock": "Permission denied"}
 
 

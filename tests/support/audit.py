@@ -95,8 +95,8 @@ class Audit:
 
 
 @contextlib.contextmanager
-def audit_turned_on() -> Generator[Audit, None, None]:
-    """Turn audit on and put it back, alone among the test sessions of this machine."""
+def audit_turned(*, on: bool) -> Generator[Audit, None, None]:
+    """Turn audit on or off, then back, alone among the test sessions of this machine."""
     audit = Audit()
     with contextlib.closing(audit), LOCK.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -106,7 +106,7 @@ def audit_turned_on() -> Generator[Audit, None, None]:
         lock.write(json.dumps(before))
         lock.flush()
         try:
-            audit.set(enabled=1, backlog_limit=BACKLOG)
+            audit.set(enabled=int(on), backlog_limit=BACKLOG)
             yield audit
         finally:
             audit.set(enabled=before["enabled"], backlog_limit=before["backlog_limit"])
@@ -118,13 +118,28 @@ def audit() -> Iterator[Audit]:
     """Audit, on while the tests of a module run."""
     if os.geteuid() != 0:
         pytest.skip("needs root: CAP_AUDIT_CONTROL and CAP_AUDIT_READ")
-    try:
-        status = Audit()
-        enabled = status.get()["enabled"]
-        status.close()
-    except OSError as error:
-        pytest.skip(f"no audit in this kernel or container: {error}")
-    if enabled == 2:  # AUDIT_LOCKED
-        pytest.skip("audit is locked until the next boot")
-    with audit_turned_on() as control:
+    if (reason := _why_not()) is not None:
+        pytest.skip(reason)
+    with audit_turned(on=True) as control:
         yield control
+
+
+@pytest.fixture(scope="module")
+def audit_off() -> Iterator[None]:
+    """No audit while the tests of a module run; only root's daemons would read it."""
+    if os.geteuid() != 0 or _why_not() is not None:
+        yield
+        return
+    with audit_turned(on=False):
+        yield
+
+
+def _why_not() -> str | None:
+    """Return why audit cannot be turned on and off here, or None."""
+    try:
+        with contextlib.closing(Audit()) as control:
+            enabled = control.get()["enabled"]
+    except OSError as error:
+        return f"no audit in this kernel or container: {error}"
+    # AUDIT_LOCKED
+    return "audit is locked until the next boot" if enabled == 2 else None
