@@ -22,7 +22,7 @@ import select
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -250,6 +250,8 @@ class Cell:
         self._arrival = trio.Condition()
         self._waiting = 0
         """How many commands wait for a spare."""
+        self._expected = 0
+        """How many commands have chosen this cell and have no spare of it yet."""
         self._ordered: dict[int, Group | None] = {}
         """Spares on their way, by serial, and the cgroup each is to be born in."""
         self._last_serial = 0
@@ -277,6 +279,24 @@ class Cell:
         self._send(message, [folder_fd])
         os.close(folder_fd)
 
+    @property
+    def at_work(self) -> bool:
+        """Whether a command runs here or is about to."""
+        return bool(self.running or self._expected)
+
+    @contextlib.contextmanager
+    def expecting(self) -> Generator[None]:
+        """Keep the cell while a command that has chosen it takes a spare of it.
+
+        Without this the cell could be ended as idle in between, by its age or to make
+        room for another one.
+        """
+        self._expected += 1
+        try:
+            yield
+        finally:
+            self._expected -= 1
+
     async def take_spare(self) -> Spare:
         """Take a spare, waiting for one to be forked if there is none.
 
@@ -284,7 +304,8 @@ class Cell:
             RunnerFailedError: The cell is lost.
         """
         while True:
-            while self._spares:
+            # The spares of a cell that ends are there for a moment longer.
+            while self._spares and not self.lost:
                 spare = self._spares.popleft()
                 if spare.exited.is_set():
                     self.release(spare)

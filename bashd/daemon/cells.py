@@ -229,7 +229,9 @@ class SessionCells:
         seen = slot.walls
         assert seen is not None  # noqa: S101 - only full access has none
         asked = self._question(key, policy, slot.guard)
-        return await run_as(self.identity, lambda: seen.stand(asked))
+        stands = await run_as(self.identity, lambda: seen.stand(asked))
+        # It may have been ended as idle meanwhile.
+        return stands and not slot.cell.lost
 
     def _question(
         self, key: CellKey, policy: Policy, guard: MetadataGuard | None
@@ -482,7 +484,7 @@ class SessionCells:
 
     def idle(self) -> list[Cell]:
         """Return cells without a command: they may end, the next call builds anew."""
-        return [cell for cell in self.live() if not cell.running]
+        return [cell for cell in self.live() if not cell.at_work]
 
     async def end_cell(self, cell: Cell) -> None:
         """End one cell of the session and whatever runs in it."""
@@ -496,11 +498,13 @@ class SessionCells:
         now = trio.current_time()
         for key, slot in list(self.slots.items()):
             cell = slot.cell
-            if cell.lost or (not cell.running and now - cell.last_used > idle_s):
+            if cell.lost or (not cell.at_work and now - cell.last_used > idle_s):
                 self.retire(key)
-        done = [cell for cell in self.retired if not cell.running]
+        done = [cell for cell in self.retired if not cell.at_work]
         for cell in done:
             self.retired.remove(cell)
+            # Here, not when `end` gets its turn: nobody may start a command between.
+            cell.lost = True
         async with trio.open_nursery() as nursery:
             for cell in done:
                 nursery.start_soon(cell.end)

@@ -232,12 +232,13 @@ class Execution:
         """
         for _ in range(_STARTS):
             slot = await self._obtain(session, command)
-            workdir = await self._workdir(session, command, slot)
-            try:
-                spare = await slot.cell.take_spare()
-            except RunnerFailedError:
-                session.cells.discard(slot.cell)
-                continue
+            with slot.cell.expecting():
+                workdir = await self._workdir(session, command, slot)
+                try:
+                    spare = await slot.cell.take_spare()
+                except RunnerFailedError:
+                    session.cells.discard(slot.cell)
+                    continue
             if stop is not None and stop.cause is not None:
                 slot.cell.give_back(spare)
                 raise AbortedError(f"aborted before spawn: {stop.cause}")

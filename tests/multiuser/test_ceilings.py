@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ def bounded(
                 "sessions": 3,
                 "tasks": 2,
                 "cells": 2,
-                "connections": 4,
+                "connections": 8,
                 "output_bytes": 200_000,
             },
             f"ceiling.user.{second_user.name}": {"default_policy": "workspace-write"},
@@ -160,9 +162,35 @@ def test_where_all_cells_are_at_work_a_call_is_refused(bounded: Crowd):
     close_all(bounded.alice)
 
 
+def test_calls_that_compete_for_cells_are_served_or_refused_and_never_cut_off(
+    bounded: Crowd,
+):
+    # Three sessions and two cells: each call may be the end of another's idle cell.
+    close_all(bounded.alice)
+    sessions = [open_session(bounded.alice) for _ in range(3)]
+
+    def one(number: int) -> str:
+        session, word = sessions[number % 3], f"word-{number}"
+        done = bounded.alice.cli(
+            "run", "--json", "--session", session, "--", f"echo {word}"
+        )
+        answer = json.loads(done.stdout)
+        if "error" in answer:
+            return str(answer["error"]["code"])
+        assert answer["stdout"]["text"] == f"{word}\n", answer
+        assert answer["exit_code"] == 0, answer
+        return "served"
+
+    with ThreadPoolExecutor(6) as pool:
+        came_to = Counter(pool.map(one, range(30)))
+    assert came_to.keys() <= {"served", "LIMIT"}, came_to
+    assert came_to["served"] >= 3, came_to
+    close_all(bounded.alice)
+
+
 def test_connections_are_counted_for_each_user(bounded: Crowd):
     with ExitStack() as stack:
-        for _ in range(4):
+        for _ in range(8):
             stack.enter_context(connected(bounded.alice))
         done = bounded.alice.cli("status")
         assert done.returncode == 125
