@@ -365,6 +365,8 @@ LANDLOCK_GAPS: Final[tuple[str, ...]] = (
     " mediated by Landlock",
     "protected metadata inside a writable root is only checked after each command",
     "/tmp and /dev/shm are the host's: what others leave there can be read",  # noqa: S108
+    "all processes of the host are listed, with their command lines",
+    "the caller's other terminals can be read from and written to",
     "every Unix socket is refused, or every one is open: sockets.unix decides",
 )
 """What no kernel of today lets this runner do; `bashd doctor` lists it."""
