@@ -2,9 +2,9 @@
 
 The machine's root is an overlay on a root file system that is only read: this
 machine's own by default, so that nothing has to be installed, or one that
-`debootstrap` made. systemd-nspawn boots it in namespaces of its own, without network;
-what it writes is in a tmpfs that goes with it. Nothing of this machine's services is
-started there.
+`debootstrap` made. systemd-nspawn boots it in namespaces of its own, without network
+unless that is asked for; what it writes is in a tmpfs that goes with it. Nothing of
+this machine's services is started there.
 
 How, and why like this: a cgroup2 subtree is all that systemd gets to see, because the
 first hierarchy of this machine may be of the old kind; a shell in a new mount, cgroup
@@ -31,12 +31,15 @@ _BOOT_S = 60
 _STOP_S = 30
 _TOOLS = ("systemd-nspawn", "nsenter", "unshare")
 _PREFIX = "bashd-machine"
+_FIRST_UID = 20_000
+_UIDS = 30_000
+"""Users are numbered from somewhere in between; other machines start elsewhere."""
 
-# $1 work folder, $2 root file system, $3 cgroup, $4… what to run there
+# $1 work folder, $2 root file system, $3 first uid of its users, $4… what to run there
 _BUILD = r"""
 set -eu
-work=$1 lower=$2
-shift 2
+work=$1 lower=$2 first_uid=$3
+shift 3
 mount -t tmpfs -o mode=755 bashd-machine "$work"
 mkdir "$work/upper" "$work/scratch" "$work/root"
 mount -t overlay -o "lowerdir=$lower,upperdir=$work/upper,workdir=$work/scratch" \
@@ -47,6 +50,9 @@ touch etc/machine-id
 # /run and /tmp are new anyway; no logs, mounts, timers and daemons of this machine's.
 rm -rf var/log/journal var/lib/bashd etc/bashd
 : >etc/fstab
+# There is no user namespace: a user outside with the same number would be able to kill
+# what runs in here, and tests of others do kill all that they may.
+sed -i "s/^UID_MIN.*/UID_MIN $first_uid/; s/^GID_MIN.*/GID_MIN $first_uid/" etc/login.defs
 for unit in systemd-timesyncd apt-daily.timer apt-daily-upgrade.timer e2scrub_all.timer \
     fstrim.timer man-db.timer dpkg-db-backup.timer systemd-networkd systemd-resolved \
     console-getty getty.target e2scrub_reap ssh; do
@@ -80,10 +86,12 @@ class Machine:
 
     Args:
         root: Root file system below the overlay; it is only read.
+        network: Whether it has this machine's network; it has none otherwise.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), *, network: bool = False) -> None:
         self._lower = root
+        self._network = network
         self._cgroup = _make_cgroup()
         self._work = Path("/run") / self._cgroup.name
         self._work.mkdir()
@@ -184,13 +192,12 @@ class Machine:
         nspawn = [
             *("systemd-nspawn", f"--directory={self._work}/root", "--boot", "--quiet"),
             *("--register=no", "--keep-unit", "--link-journal=no", "--console=pipe"),
-            *(
-                "--private-network",
-                "--capability=all",
-                "systemd.unit=multi-user.target",
-            ),
+            *([] if self._network else ["--private-network"]),
+            *("--capability=all", "systemd.unit=multi-user.target"),
         ]
-        inside = ["bash", "-c", _BUILD, "build", str(self._work), str(self._lower)]
+        first_uid = str(_FIRST_UID + secrets.randbelow(_UIDS))
+        places = (str(self._work), str(self._lower))
+        inside = ["bash", "-c", _BUILD, "build", *places, first_uid]
         unshare = "unshare --mount --cgroup --pid --fork --mount-proc --"
         move = f"echo $$ >{shlex.quote(str(self._cgroup))}/cgroup.procs"
         with self._console.open("wb") as console:
