@@ -24,6 +24,7 @@ from bashd.core.errors import (
     HostError,
     InvalidParamsError,
     SandboxUnavailableError,
+    TimeOverError,
     UnknownSessionError,
 )
 
@@ -151,7 +152,12 @@ def _run(job: GitlabJob, args: argparse.Namespace) -> int:
     script = Foreground(
         link, link.send("exec.run", params), interrupts, forward_stdin=False
     )
-    result = script.wait()
+    try:
+        result = script.wait()
+    except TimeOverError as error:
+        # The job's fault, however often it is tried.
+        job.report_exit(report_failure(error, as_json=False))
+        return job.build_failure
     lines = denial_lines(result["sandbox"])
     if result["timed_out"]:
         lines.append(f"[timed out after {result['timeout_ms'] / 1000:g} s]")

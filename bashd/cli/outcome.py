@@ -12,6 +12,8 @@ TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
     from typing import Any, Final
 
+    from bashd.core.errors import BashdError
+
 TIMED_OUT_STATUS: Final = 124
 """As coreutils' timeout has it."""
 FAILURE_STATUS: Final = 125
@@ -32,6 +34,12 @@ def exit_status(outcome: dict[str, Any]) -> int:
         # A task that never got as far as a process.
         return FAILURE_STATUS
     return outcome["exit_code"]
+
+
+def failure_status(error: BashdError) -> int:
+    """Return the exit status that goes with an error."""
+    # Too late to be run is timed out.
+    return TIMED_OUT_STATUS if error.code == "TIME_OVER" else FAILURE_STATUS
 
 
 def _number_of(name: str) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from bashd.cli.outcome import FAILURE_STATUS
+from bashd.cli.outcome import FAILURE_STATUS, failure_status
 
 TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def report_failure(error: BashdError, *, as_json: bool) -> int:
         from bashd.cli.terminal import visible  # noqa: PLC0415 - only for failures
 
         _write(_STDERR, f"bashd: {visible(error.message)}\n")
-    return FAILURE_STATUS
+    return failure_status(error)
 
 
 def print_json(value: object) -> None:

@@ -53,7 +53,7 @@ examples:
 
 exit status:
   the command's own, or
-  124   it was ended because its time was over
+  124   its time was over, or that of its job
   125   bashd itself failed; the command did not run, or its fate is unknown
   128+N it was ended by signal N
   130   you pressed Ctrl-C (once: the command may clean up; twice: it may not)

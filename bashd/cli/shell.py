@@ -21,7 +21,7 @@ import sys
 from bashd.cli import ci_place
 from bashd.cli.foreground import Foreground
 from bashd.cli.interrupts import Interrupts
-from bashd.cli.outcome import FAILURE_STATUS, denial_lines, exit_status
+from bashd.cli.outcome import denial_lines, exit_status, failure_status
 from bashd.cli.shell_words import ShellWords
 from bashd.cli.terminal import open_missing_streams, visible
 from bashd.client.ambient import ambient_of
@@ -206,4 +206,4 @@ def _fail(error: BashdError) -> int:
     message = f"bashd-sh: {visible(error.message)}\n".encode(errors="backslashreplace")
     with contextlib.suppress(OSError):
         os.write(2, message)
-    return FAILURE_STATUS
+    return failure_status(error)

@@ -118,6 +118,13 @@ class LimitError(Refused):
     rpc_code = -32022
 
 
+class TimeOverError(Refused):
+    """The time that a policy gives a whole job was over; nothing was run."""
+
+    code = "TIME_OVER"
+    rpc_code = -32023
+
+
 class HostError(BashdError):
     """This machine cannot do it; the message carries advice."""
 

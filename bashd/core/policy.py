@@ -53,6 +53,8 @@ class Limits:
     cpu_weight: int | None = None
     """1 to 10000, as cgroup v2 counts; None leaves the kernel's 100."""
     cpu_s: int | None = None
+    job_s: int | None = None
+    """Seconds all commands of a job may take together, from the first one's start."""
     wall_s: int | None = None
     """Seconds a foreground command may take, instead of the executor's own default and
     cap; None leaves those."""

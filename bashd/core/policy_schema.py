@@ -224,6 +224,13 @@ KEYS: Final[Mapping[str, Key]] = {
         limit(1, 10_000), Order.LIMIT, "Share of the processor; the kernel's is 100."
     ),
     "limits.cpu_s": Key(limit(), Order.LIMIT, "Seconds of processor time a process."),
+    "limits.job_s": Key(
+        limit(),
+        Order.LIMIT,
+        "Seconds a job may be at work, from its first command on; then what runs is"
+        " ended and nothing more begins. A job is a session that was opened or has a"
+        " job's name; in others each call is one.",
+    ),
     "limits.wall_s": Key(
         limit(),
         Order.LIMIT,

@@ -75,6 +75,11 @@ def with_wall_limit(
     return replace(spec, timeout_ms=_plain(wanted))
 
 
+def with_job_limit(spec: ExecSpec, left_s: float) -> ExecSpec:
+    """Return *spec* with no more time than its job has left, rounded up."""
+    return replace(spec, timeout_ms=min(spec.timeout_ms, math.ceil(left_s * 1000)))
+
+
 def _require_positive(name: str, value: float) -> None:
     # bool is an int to isinstance, and True no number of milliseconds.
     if isinstance(value, bool) or not (math.isfinite(value) and value > 0):

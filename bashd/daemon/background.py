@@ -72,6 +72,7 @@ class Background:
             LimitError: The user has too many running tasks.
         """
         self._check_quota(session)
+        deadline_s = command.sooner(deadline_s)
         task = _new_task(session, command, stores, owner=owner, deadline_s=deadline_s)
         self.list(task)
         session.active += 1
@@ -89,10 +90,13 @@ class Background:
     ) -> Task:
         """Start a command that may become a task; `list` gives it its id."""
         self._check_quota(session)
-        task = _new_task(session, command, stores, owner=owner, deadline_s=None)
+        left_s = command.sooner(None)
+        task = _new_task(session, command, stores, owner=owner, deadline_s=left_s)
         task.listed = False
         session.active += 1
-        self.nursery.start_soon(self._see_through, task, command, None, None, followers)
+        self.nursery.start_soon(
+            self._see_through, task, command, left_s, None, followers
+        )
         return task
 
     def list(self, task: Task) -> None:
@@ -170,7 +174,7 @@ class Background:
             started,
             task.stdout,
             task.stderr,
-            timeout_s=deadline_s,
+            timeout_s=command.sooner(deadline_s),
             stop=task.stop,
             on_progress=task.notice_progress,
             followers=followers,
@@ -183,6 +187,7 @@ class Background:
             env_removed=command.environment.removed,
             asked_by=command.asked_by,
             findings=started.findings,
+            notes=command.notes(ended),
         )
         return ended, facts
 
@@ -249,6 +254,7 @@ class Background:
         env_removed: tuple[str, ...] = (),
         asked_by: int = 0,
         findings: Findings = _NOTHING_FOUND,
+        notes: tuple[str, ...] = (),
     ) -> SandboxFacts | None:
         facts = await self.judge.facts(
             Case(
@@ -265,6 +271,7 @@ class Background:
                 findings,
                 task.task_id or None,
                 asked_by,
+                notes,
             )
         )
         # Full access: a foreground result says so, a task carries no facts.

@@ -7,6 +7,7 @@ spare has said that bash was started.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -20,18 +21,19 @@ from bashd.core.errors import AbortedError, RunnerFailedError, StartError
 from bashd.core.metadata import Findings
 from bashd.core.model import ExecSpec, Mode, Usage
 from bashd.core.policy import Policy
-from bashd.core.resolve import with_wall_limit
+from bashd.core.resolve import with_job_limit, with_wall_limit
 from bashd.daemon import survey
 from bashd.daemon.cell import Spare
 from bashd.daemon.cells import LANDLOCK, Slot
 from bashd.daemon.cgroup import Group
 from bashd.daemon.evidence import Evidence, Trail
 from bashd.daemon.identity import run_as
+from bashd.daemon.job_time import JobTime, hint
 from bashd.daemon.leftovers import Leftover
 from bashd.daemon.metadata import Ticket
 from bashd.daemon.output import StreamStore
 from bashd.daemon.ready import Ready
-from bashd.daemon.run import Ended, Followers, Stop, drive
+from bashd.daemon.run import TIMEOUT, Ended, Followers, Stop, drive
 from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
 from bashd.daemon.survey import Workdir
@@ -73,6 +75,21 @@ class Command:
     """What it gets instead of pipes."""
     has_timeout: bool = True
     """False where the spec's is only the default and does not apply."""
+    job_ends: float = math.inf
+    """When its job's time is over, by trio's clock: then at the latest it is ended."""
+
+    def sooner(self, timeout_s: float | None) -> float | None:
+        """Return *timeout_s*, or the seconds its job has left if those are fewer."""
+        if math.isinf(self.job_ends):
+            return timeout_s
+        left_s = max(self.job_ends - trio.current_time(), 0.0)
+        return left_s if timeout_s is None else min(timeout_s, left_s)
+
+    def notes(self, ended: Ended) -> tuple[str, ...]:
+        """Return what is to be said of its end besides what its output suggests."""
+        if ended.cause != TIMEOUT or trio.current_time() < self.job_ends:
+            return ()
+        return (hint(self.policy.limits.job_s or 0),)
 
 
 @dataclass(slots=True)
@@ -133,10 +150,18 @@ class Execution:
         Raises:
             SandboxUnavailableError: Nothing can confine it.
             ConfigError: The policy's file is wrong.
+            TimeOverError: Its job has no time left.
         """
         mode = spec.sandbox_mode or session.mode_override
         policy = await self._load_policy(session, spec.policy, mode)
         spec = with_wall_limit(spec, policy.limits.wall_s, asked_timeout_ms)
+        job_ends = math.inf
+        if policy.limits.job_s is not None:
+            # Its first command builds a cell, and with that the clock is on record.
+            clock = session.job_time if session.is_job else JobTime()
+            left_s = clock.left(policy.limits.job_s)
+            job_ends = trio.current_time() + left_s
+            spec = with_job_limit(spec, left_s)
         runner = await self._runners.choose(policy.mode)
         run_id = secrets.token_hex(8)
         ready = self._environment(
@@ -153,6 +178,7 @@ class Execution:
             stdin_fd,
             asked_by=asked_by,
             around=surroundings(policy, ambient, session.identity),
+            job_ends=job_ends,
         )
 
     def _environment(

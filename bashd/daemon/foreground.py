@@ -161,15 +161,15 @@ class Foreground:
         stream: bool = False,
     ) -> ForegroundRun:
         stdout, stderr = stores
-        timeout_s = command.spec.timeout_ms / 1000 if command.has_timeout else None
         started = await self.execution.start(session, command, stop=stop)
+        own_s = command.spec.timeout_ms / 1000 if command.has_timeout else None
         ended, started = await self.execution.run(
             session,
             command,
             started,
             stdout,
             stderr,
-            timeout_s=timeout_s,
+            timeout_s=command.sooner(own_s),
             stop=stop,
             on_progress=None if progress is None else progress.grew,
             followers=progress.followers if stream and progress else (None, None),
@@ -193,6 +193,7 @@ class Foreground:
                 started.trail,
                 started.findings,
                 asked_by=command.asked_by,
+                notes=command.notes(ended),
             )
         )
         result = RunResult(

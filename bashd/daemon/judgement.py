@@ -62,6 +62,8 @@ class Case:
     task_id: str | None = None
     asked_by: int = 0
     """Pid of the process that asked for it; 0 where that is not known any more."""
+    notes: tuple[str, ...] = ()
+    """Hints that its output has nothing to do with."""
 
 
 Listener = Callable[[Case, SandboxFacts], None]
@@ -104,7 +106,7 @@ class Judge:
         built, ended = case.built, case.ended
         mode = Mode(built.mode)
         if not mode.confines and not ended.exit_code:
-            return SandboxFacts(mode=mode)
+            return SandboxFacts(mode=mode, hints=case.notes)
         enforcement = "partial" if built.gaps else "full"
         if mode.confines and ended.lost:
             return SandboxFacts(
@@ -117,7 +119,7 @@ class Judge:
         if ended.exit_code and case.stderr.total:
             text = await _read(case)
         if not mode.confines:
-            return SandboxFacts(mode=mode, hints=text.hints)
+            return SandboxFacts(mode=mode, hints=text.hints + case.notes)
         recorded = None
         if case.trail is not None:
             recorded = await self.evidence.settle(case.trail)
@@ -137,7 +139,7 @@ class Judge:
             enforcement=enforcement,
             runner=built.runner,
             denials=denials,
-            hints=text.hints + case.findings.notes,
+            hints=text.hints + case.findings.notes + case.notes,
         )
 
 

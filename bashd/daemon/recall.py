@@ -32,6 +32,7 @@ def session_record(session: Session) -> dict[str, Any]:
         "is_default": session.is_default,
         "anonymous": session.anonymous,
         "job": session.job,
+        "job_time": [session.job_time.began, session.job_time.ends],
         "ambient": session.ambient,
         "env_removed": list(session.env_removed),
         "created_at": session.created_at,

@@ -99,6 +99,8 @@ _BEGIN_S = 10.0
 _BEGIN_LOOK_S = 0.01
 _REAP_EVERY_S = 20.0
 """Idle cells may live this much longer than configured; a rarer wake-up is the gain."""
+_SETTLE_S = 0.5
+"""From the last rung of a kill ladder to its result; reaping sees to what is later."""
 
 
 class Service:
@@ -547,7 +549,27 @@ class Service:
         )
         uid, abi = session.identity.uid, self.tools.abi
         check_root(command.mode, command.runner, uid, abi)
+        self._watch_job(session)
         return command
+
+    def _watch_job(self, session: Session) -> None:
+        clock = session.job_time
+        if clock.ends is None or clock.watch is not None or self._nursery is None:
+            return
+        clock.watch = trio.CancelScope()
+        self._nursery.start_soon(self._end_job, session, clock.watch)
+
+    async def _end_job(self, session: Session, scope: trio.CancelScope) -> None:
+        """End what commands have left behind, when the job's time is over.
+
+        The commands themselves have a deadline each, and their grace.
+        """
+        left_s = max(-session.job_time.over_for, 0)
+        grace_s = self.config.executor.grace_ms / 1000
+        with scope:
+            await trio.sleep(left_s + grace_s + _SETTLE_S)
+        if not session.closing:
+            await session.cells.reap(0)
 
     def _stores(
         self, session: Session, spec: ExecSpec, *, file_from_start: bool

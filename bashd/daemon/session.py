@@ -16,6 +16,7 @@ from bashd.core.confinement import Places
 from bashd.core.model import Mode
 from bashd.daemon.cells import SessionCells
 from bashd.daemon.identity import Identity
+from bashd.daemon.job_time import JobTime
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.output import OutputBudget, OutputDirectory, StreamStore
 from bashd.daemon.run_facts import RunHistory
@@ -48,6 +49,7 @@ class Session:
     """Of callers without a session: no BASHD_SESSION_ID, never listed."""
     job: str | None = None
     """Tells default sessions of one folder apart: one CI job from the next."""
+    job_time: JobTime = field(default_factory=JobTime)
     ambient: dict[str, str] = field(default_factory=dict[str, str])
     """The caller's environment as it was sent when the session was opened."""
     environments: dict[tuple[str, str | None], tuple[dict[str, str], Ready]] = field(
@@ -70,6 +72,11 @@ class Session:
     active: int = 0
     """Commands being started or running, foreground and background."""
     closing: bool = False
+
+    @property
+    def is_job(self) -> bool:
+        """Whether all that runs in it belongs together, as the steps of a CI job do."""
+        return self.job is not None or not self.is_default
 
     def touch(self) -> None:
         """Count as used now."""

@@ -18,6 +18,7 @@ from bashd.daemon import recall, survey
 from bashd.daemon.cells import Environment, SessionCells
 from bashd.daemon.folders import DaemonFolders, make_session, remove_session
 from bashd.daemon.identity import Identity, run_as
+from bashd.daemon.job_time import JobTime
 from bashd.daemon.network import SessionNetwork
 from bashd.daemon.output import OutputBudget, OutputDirectory
 from bashd.daemon.records import Records
@@ -223,6 +224,7 @@ class Sessions:
         session.is_default = record["is_default"]
         session.anonymous = record["anonymous"]
         session.job = record.get("job")
+        session.job_time = JobTime(*record.get("job_time", ()))
         session.ambient = record["ambient"]
         session.env_removed = tuple(record["env_removed"])
         session.created_at = record["created_at"]
@@ -252,6 +254,8 @@ class Sessions:
                 its id: who, where, which mode.
         """
         session.closing = True
+        if session.job_time.watch is not None:
+            session.job_time.watch.cancel()
         with trio.CancelScope(shield=True), trio.move_on_after(_CLOSE_TIMEOUT_S):
             await session.cells.end()
         for store in session.spilled:
@@ -278,13 +282,17 @@ class Sessions:
         for session in self:
             if session.closing:
                 continue
-            await session.cells.reap(self._config.daemon.cell_idle_s)
+            over = session.job_time.is_over
+            await session.cells.reap(0 if over else self._config.daemon.cell_idle_s)
             limit = (
                 self._config.sessions.default_idle_timeout_s
                 if session.is_default
                 else self._config.sessions.idle_timeout_s
             )
-            if not session.active and now - session.last_used > limit:
+            idle = now - session.last_used > limit
+            # Calls that are refused use it too.
+            gone = session.is_default and session.job_time.is_forgotten
+            if not session.active and (idle or gone):
                 expired.append(session)
         return expired
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shlex
 import signal
 import subprocess
 import time
@@ -17,6 +18,7 @@ import pytest
 from bashd.cli.gitlab_job import GitlabJob
 from bashd.core.errors import InvalidParamsError
 from tests.conftest import daemon_factory
+from tests.support.stage import REPOSITORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +118,20 @@ def make_runner(daemon: RunningDaemon, reachable_tmp: Path) -> Any:
     return make
 
 
+@pytest.fixture
+def short_policy(daemon: RunningDaemon) -> Iterator[str]:
+    """Name of a policy of the runner's account that gives a job three seconds."""
+    name = f"short-{secrets.token_hex(4)}"
+    text = (REPOSITORY / "policies" / "ci.toml").read_text()
+    text = shlex.quote(text.replace("job_s = 21600", "job_s = 3"))
+    path = f"~/.config/bashd/policies/{name}.toml"
+    line = f"mkdir -p ~/.config/bashd/policies && printf %s {text} > {path}"
+    home = ("--mode", "danger-full-access", "--cwd", str(daemon.caller.home))
+    assert daemon.cli("run", *home, "--", line).returncode == 0
+    yield name
+    daemon.cli("run", *home, "--", f"rm {path}; cd && rmdir -p .config/bashd/policies")
+
+
 def nothing_left(runner: Runner) -> bool:
     listed = runner.daemon.cli("session", "list", "--json")
     sessions = json.loads(listed.stdout)["sessions"]
@@ -176,6 +192,25 @@ def test_a_job_that_takes_too_long_fails(make_runner: Any) -> None:
     assert (status, out) == (BUILD_FAILURE, "started\n")
     assert "[timed out after 1 s]" in err
     runner.call("cleanup")
+    assert nothing_left(runner)
+
+
+def test_a_job_whose_whole_time_is_over_fails(
+    make_runner: Any, short_policy: str
+) -> None:
+    runner = make_runner(BASHD_POLICY=short_policy)
+    assert runner.call("prepare")[0] == 0
+    assert runner.run("echo sources", "get_sources")[:2] == (0, "sources\n")
+    status, out, err = runner.run("echo started; sleep 600")
+    assert (status, out) == (BUILD_FAILURE, "started\n")
+    assert "the job's time was over: limits.job_s" in err
+    assert runner.exit_code_file.read_text() == "124\n"
+    runner.exit_code_file.unlink()
+    status, out, err = runner.run("echo late", "after_script")
+    assert (status, out) == (BUILD_FAILURE, "")
+    assert "the job's time is over" in err
+    assert runner.exit_code_file.read_text() == "124\n"
+    assert runner.call("cleanup")[0] == 0
     assert nothing_left(runner)
 
 

@@ -73,6 +73,7 @@ pids = 10
 memory_bytes = "unlimited"
 cpu_weight = 50
 cpu_s = 60
+job_s = 7200
 wall_s = 3600
 file_size_bytes = 0
 open_files = 1024
@@ -274,7 +275,7 @@ def test_every_key_counts_in_the_digest(key: str):
 
 def test_the_digest_is_the_same_in_every_process():
     assert Policy("a").digest == (
-        "1d98609acca12ef6f5e6c28e760f16e0d1a7641854edec026e8eab3873132169"
+        "1c9935df20f9349e3610cc4a74c5aa4d704cbbbc0a93b4d6dd34c3d41e5dd691"
     )
 
 

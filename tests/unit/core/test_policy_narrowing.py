@@ -251,6 +251,7 @@ def test_joined_ceilings_keep_both(first: Ceiling, second: Ceiling):
         ("limits.memory_bytes", 10, None),
         ("limits.cpu_weight", 10, 100),
         ("limits.cpu_s", 10, None),
+        ("limits.job_s", 10, 11),
         ("limits.file_size_bytes", 0, 1),
         ("limits.open_files", 16, 17),
         ("limits.core_bytes", 0, None),
