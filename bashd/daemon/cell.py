@@ -14,7 +14,6 @@ Theory of operation
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -22,7 +21,7 @@ import select
 import socket
 import subprocess
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,6 +29,7 @@ import trio
 
 from bashd.core.errors import RunnerFailedError
 from bashd.core.model import Mode
+from bashd.daemon.orders import Orders
 from bashd.daemon.pidfd import host_pid
 from bashd.launcher import tree, wire
 
@@ -247,7 +247,9 @@ class Cell:
         self._control = control
         self._spares: deque[Spare] = deque()
         self._known: dict[int, Spare] = {}
-        self._arrival = trio.Condition()
+        self._arrival = trio.Event()
+        """Set, and replaced, whenever a spare has come or none will come any more."""
+        self._orders = Orders(control)
         self._waiting = 0
         """How many commands wait for a spare."""
         self._expected = 0
@@ -273,10 +275,10 @@ class Cell:
         made = None if self.groups is None else self.groups.make(serial)
         if made is None:
             self._ordered[serial] = None
-            self._send(message)
+            self._orders.send(message)
             return
         self._ordered[serial], folder_fd = made
-        self._send(message, [folder_fd])
+        self._orders.send(message, [folder_fd])
         os.close(folder_fd)
 
     @property
@@ -326,9 +328,7 @@ class Cell:
         try:
             self.ask_for_spares(self._waiting)
             with trio.move_on_after(_SPARE_TIMEOUT_S) as patience:
-                async with self._arrival:
-                    if not self._spares and not self.lost:
-                        await self._arrival.wait()
+                await self._arrival.wait()
         finally:
             self._waiting -= 1
         if patience.cancelled_caught and not self._spares:
@@ -340,10 +340,11 @@ class Cell:
         """Put a spare back that was taken and got no command."""
         self.running.pop(spare.serial, None)
         self._spares.appendleft(spare)
+        self._tell_waiting()
 
     def release(self, spare: Spare) -> None:
         """Acknowledge a spare's end and free it; its pid may be reused from now on."""
-        self._send(wire.pack(wire.ACK, b"%d" % spare.serial))
+        self._orders.send(wire.pack(wire.ACK, b"%d" % spare.serial))
         # Only now: a fork during the command would compete with it.
         self.ask_for_spares(self.keep_spares)
         self.running.pop(spare.serial, None)
@@ -366,7 +367,7 @@ class Cell:
 
     def mark_task(self, spare: Spare) -> None:
         """Have the launcher keep this command through a death of the daemon."""
-        self._send(wire.pack(wire.TASK, b"%d" % spare.serial))
+        self._orders.send(wire.pack(wire.TASK, b"%d" % spare.serial))
 
     def adopt(self, spare: Spare) -> None:
         """Take in a command that a keeper held through our predecessor's death."""
@@ -377,14 +378,14 @@ class Cell:
 
     def signal(self, spare: Spare, number: int) -> None:
         """Signal the process group of a running command."""
-        self._send(wire.pack(wire.SIGNAL, b"%d" % spare.serial, b"%d" % number))
+        self._orders.send(wire.pack(wire.SIGNAL, b"%d" % spare.serial, b"%d" % number))
 
     def kill_tree(self, spare: Spare, marker: bytes) -> None:
         """Send SIGKILL to the command and everything that descends from it."""
         exact = spare.group is not None and spare.group.kill()
         if not exact or not Mode(self.mode).confines:
             # An unconfined command may have left its group.
-            self._send(wire.pack(wire.KILL, b"%d" % spare.serial, marker))
+            self._orders.send(wire.pack(wire.KILL, b"%d" % spare.serial, marker))
 
     def oom_kills(self) -> int:
         """Return how many processes the cell as a whole has lost to its memory limit.
@@ -395,18 +396,7 @@ class Cell:
 
     def drop_pipes(self, spare: Spare) -> None:
         """Let the launcher close its copies, so that the writer can meet EPIPE."""
-        self._send(wire.pack(wire.DROP, b"%d" % spare.serial))
-
-    def _send(self, message: bytes, fds: Sequence[int] = ()) -> None:
-        # The launcher always reads; a full socket means that it does not live.
-        try:
-            if fds:
-                socket.send_fds(self._control, [message], fds)
-            else:
-                self._control.send(message)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-                self._control.shutdown(socket.SHUT_RDWR)
+        self._orders.send(wire.pack(wire.DROP, b"%d" % spare.serial))
 
     # -- life -------------------------------------------------------------------
 
@@ -414,6 +404,7 @@ class Cell:
         """Read the control socket until the cell ends, then settle what is left."""
         async with trio.open_nursery() as nursery:
             self._finishers = nursery
+            nursery.start_soon(self._orders.serve)
             try:
                 while True:
                     await trio.lowlevel.wait_readable(self._control)
@@ -428,8 +419,7 @@ class Cell:
             await self._end_orphans()
             self._mark_lost()
             nursery.cancel_scope.cancel()
-        async with self._arrival:
-            self._arrival.notify_all()
+        self._tell_waiting()
         await self._reap()
         if self.groups is not None:
             await self.groups.end()
@@ -464,7 +454,7 @@ class Cell:
                 spare.ended()
             else:
                 # Released before its end was known: the keeper pins its pid no longer.
-                self._send(wire.pack(wire.ACK, b"%d" % report.serial))
+                self._orders.send(wire.pack(wire.ACK, b"%d" % report.serial))
         elif tag == wire.SPARE:
             self._add_spare(message, fds)
         elif not message:
@@ -486,7 +476,7 @@ class Cell:
 
         async def order_again() -> None:
             await trio.sleep(_ORDER_AGAIN_S)
-            self.ask_for_spares(max(self.keep_spares, 1))
+            self.ask_for_spares(max(self.keep_spares, self._waiting, 1))
 
         self.finish_later(order_again)
 
@@ -505,12 +495,17 @@ class Cell:
         if not ready.grouped:
             self._retire_group(spare)
         self._spares.append(spare)
-        if self._arrival.statistics().tasks_waiting:
-            trio.lowlevel.spawn_system_task(self._notify_arrival)
+        self._tell_waiting()
 
-    async def _notify_arrival(self) -> None:
-        async with self._arrival:
-            self._arrival.notify()
+    def _tell_waiting(self) -> None:
+        """Have everybody who waits for a spare look again.
+
+        All, not one: who is told may be cancelled in that moment, and the others would
+        not hear of the spare it leaves.
+        """
+        if self._waiting:
+            self._arrival.set()
+            self._arrival = trio.Event()
 
     async def _end_orphans(self) -> None:
         """End what outlived its keeper, before anybody hears that it is lost."""
@@ -536,7 +531,7 @@ class Cell:
     async def end(self) -> None:
         """End the cell and everything in it; returns when its processes are gone."""
         self.lost = self._ending = True
-        self._send(wire.END)
+        self._orders.send(wire.END)
         with trio.CancelScope(shield=True):
             with trio.move_on_after(_END_TIMEOUT_S):
                 await self._gone.wait()

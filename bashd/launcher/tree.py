@@ -118,7 +118,7 @@ def send(process: Process, number: int) -> None:
 
 def kill_trees(
     leaders: frozenset[int],
-    marker: bytes,
+    markers: frozenset[bytes],
     spared: frozenset[int],
     *,
     may_freeze: bool,
@@ -127,7 +127,6 @@ def kill_trees(
 
     *leaders* must be pinned (unreaped) children, so that no number is reused.
     """
-    markers = frozenset((marker,)) if marker else frozenset[bytes]()
 
     def find() -> list[Process]:
         return members(process_table(), leaders, markers, spared)

@@ -1,8 +1,9 @@
 """The keeper's end of the zygote: asks it for spares and replaces it when it is lost.
 
-The zygote answers in the order it was asked. It may be killed by a command of its own
-cell, or refused a fork by a limit on processes; in both cases what was asked of it is
-asked again, at once or a moment later, so the daemon gets every spare it ordered.
+The zygote answers in the order it was asked. It may be stopped or killed by a command
+of its own cell at any moment, while it starts too, or refused a fork by a limit on
+processes; in all cases what was asked of it is asked again, at once or a moment later,
+so the daemon gets every spare it ordered.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ from .spare import receive, run_zygote
 
 _RETRY_S = 0.1
 """After a refused fork: a limit on processes is reached, and lasts while it lasts."""
+_AT_ONCE = 16
+"""Orders it is asked at the same time. More would fill its socket and that of its
+answers, and each of us would wait for the other to read."""
+_START_S = 5.0
+"""It has everything loaded when it is forked, and is ready within milliseconds."""
+_START_LOOK_MS = 20
+"""Between looks whether one that starts was stopped: the loop does not run then."""
 
 
 class Order:
@@ -73,7 +81,8 @@ class Zygote:
         self._deliver = deliver
         self._channel: socket.socket | None = None
         self._asked: deque[Order] = deque()
-        self._refused: deque[Order] = deque()
+        self._pending: deque[Order] = deque()
+        """To be asked when there is room, and not before `_again_at`."""
         self._again_at = 0.0
 
     @property
@@ -104,46 +113,74 @@ class Zygote:
             run_zygote(theirs, self._settings, self._program)
         theirs.close()
         self.pid = pid
-        answer = ours.recv(wire.PACKET_BYTES)
-        if answer != b"!":
+        try:
+            self._wait_ready(ours)
+        except (OSError, StepError):
             ours.close()
-            if answer[:1] == wire.FAILED:
-                failed = wire.Failed.decode(answer, [])
-                raise StepError(failed.step, failed.reason)
-            raise StepError("zygote", "it ended before it was ready")
+            raise
+        ours.setblocking(False)  # noqa: FBT003 - as socket spells it
         self._channel = ours
         self._epoll.register(ours.fileno(), select.EPOLLIN)
 
-    def order(self, order: Order) -> None:
-        """Ask for a spare; it is delivered through `on_readable`."""
-        try:
-            if self._channel is None:
-                self.start()
-            assert self._channel is not None  # noqa: S101 - set by start
-            fds = [order.group_fd] if order.group_fd >= 0 else []
-            socket.send_fds(self._channel, [b"+"], fds)
-        except OSError:
-            self._refuse(order)
-            self._lose()
+    def _wait_ready(self, channel: socket.socket) -> None:
+        poll = select.poll()
+        poll.register(channel, select.POLLIN)
+        until = time.monotonic() + _START_S
+        while not poll.poll(_START_LOOK_MS):
+            if time.monotonic() > until:
+                os.kill(self.pid, signal.SIGKILL)
+                raise StepError("zygote", f"it is not ready after {_START_S:g} s")
+            if self._has_ended():
+                # Its end of the channel may live on in a copy.
+                break
+        answer = channel.recv(wire.PACKET_BYTES, socket.MSG_DONTWAIT)
+        if answer == b"!":
             return
-        self._asked.append(order)
+        if answer[:1] == wire.FAILED:
+            failed = wire.Failed.decode(answer, [])
+            raise StepError(failed.step, failed.reason)
+        raise StepError("zygote", "it ended before it was ready")
+
+    def order(self, order: Order) -> None:
+        """Have a spare made; it is delivered through `on_readable`."""
+        self._pending.append(order)
+        self.ask()
 
     def timeout_s(self) -> float | None:
-        """Return in how many seconds `retry` has something to do; None: nothing."""
-        if not self._refused:
+        """Return in how many seconds `ask` has something to do; None: not by itself."""
+        if not self._pending or len(self._asked) >= _AT_ONCE:
             return None
         return max(self._again_at - time.monotonic(), 0.0)
 
-    def retry(self) -> None:
-        """Ask again for what was refused a while ago."""
-        if not self._refused or time.monotonic() < self._again_at:
-            return
-        orders, self._refused = self._refused, deque()
-        for order in orders:
-            self.order(order)
+    def ask(self) -> None:
+        """Ask for what is pending, as far as that can be done now."""
+        while (
+            self._pending
+            and len(self._asked) < _AT_ONCE
+            and time.monotonic() >= self._again_at
+        ):
+            order = self._pending[0]
+            try:
+                self._ask_one(order)
+            except BlockingIOError:
+                self._wait_a_while()
+            except (OSError, StepError):
+                # It has ended, perhaps while it started; or there is no process to be
+                # had. The cell's tasks are not to suffer.
+                self._lose()
+                self._wait_a_while()
+            else:
+                self._pending.popleft()
+                self._asked.append(order)
 
-    def _refuse(self, order: Order) -> None:
-        self._refused.append(order)
+    def _ask_one(self, order: Order) -> None:
+        if self._channel is None:
+            self.start()
+        assert self._channel is not None  # noqa: S101 - set by start
+        fds = [order.group_fd] if order.group_fd >= 0 else []
+        socket.send_fds(self._channel, [b"+"], fds)
+
+    def _wait_a_while(self) -> None:
         self._again_at = time.monotonic() + _RETRY_S
 
     def on_readable(self) -> None:
@@ -151,51 +188,75 @@ class Zygote:
         assert self._channel is not None  # noqa: S101 - only polled while set
         try:
             message, fds = receive(self._channel, 4)
+        except BlockingIOError:
+            # The event was another's, whose descriptor had this number.
+            return
         except OSError:
             message, fds = b"", []
         if not message:
-            orders, self._asked = self._asked, deque()
             self._lose()
-            for order in orders:
-                self.order(order)
-            return
-        order = self._asked.popleft()
-        if not fds:
-            if not order.withdrawn:
-                self._refuse(order)
-            return
+        else:
+            self._on_answer(self._asked.popleft(), message, fds)
+        self.ask()
+
+    def _on_answer(self, order: Order, message: bytes, fds: list[int]) -> None:
         if order.withdrawn:
             for fd in fds:
                 os.close(fd)
-        else:
+        elif fds:
             grouped, _, pid = message.partition(b" ")
             self._deliver(order, int(pid), grouped == b"1", fds)
+        else:
+            self._pending.append(order)
+            self._wait_a_while()
+            return
         order.close()
 
-    def continue_if_stopped(self) -> None:
-        """Undo the SIGSTOP of a command of this cell, which no process can refuse.
+    def look_after(self) -> None:
+        """Continue a zygote that was stopped, replace one that has ended.
 
-        The kernel tells the parent of a stop as it does of an end.
+        The kernel tells a parent of both. SIGSTOP no process can refuse. The end of
+        the channel comes late or never where a spare still has a copy of it: one that
+        was stopped before it could close what is not its own.
         """
-        if self._channel is None:
-            return
-        with contextlib.suppress(ChildProcessError, ProcessLookupError):
-            if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG):
-                os.kill(self.pid, signal.SIGCONT)
+        if self._channel is not None and self._has_ended():
+            self._lose()
+            self.ask()
+
+    def _has_ended(self) -> bool:
+        """Whether the process is gone; it is continued if it is only stopped."""
+        try:
+            seen = os.waitid(
+                os.P_PID,
+                self.pid,
+                os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT,
+            )
+        except ChildProcessError:
+            return True
+        if seen is None:
+            return False
+        if seen.si_code != os.CLD_STOPPED:
+            return True
+        os.kill(self.pid, signal.SIGCONT)
+        return False
 
     def _lose(self) -> None:
-        """Forget a zygote that was ended by a command of this cell."""
+        """Forget a zygote that is gone; another one will do what it was asked.
+
+        What it had made and nobody received ends by itself: its request socket closes.
+        """
         if self._channel is not None:
             with contextlib.suppress(OSError):
                 self._epoll.unregister(self._channel.fileno())
             self._channel.close()
             self._channel = None
-        while self._asked:
-            self._refuse(self._asked.popleft())
+        asked = [order for order in self._asked if not order.withdrawn]
+        self._asked.clear()
+        self._pending.extendleft(reversed(asked))
 
     def forget_orders(self) -> None:
         """Drop what was asked for: whoever asked is gone."""
-        for order in (*self._asked, *self._refused):
+        for order in (*self._asked, *self._pending):
             order.withdrawn = True
             order.close()
-        self._refused.clear()
+        self._pending.clear()
