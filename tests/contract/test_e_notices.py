@@ -9,7 +9,7 @@ import pytest
 from bashd.core.model import Mode, TaskStatus
 from bashd.tools.agent import Agent, Agents
 from bashd.tools.notices import watch
-from tests.contract.world import HostFactory, World, local_host
+from tests.contract.world import HostFactory, World
 from tests.support.scripted_executor import ScriptedExecutor, task_info
 from tests.support.waiting import until
 
@@ -134,9 +134,21 @@ async def test_c089_a_failing_listener_starves_nobody(
     assert "the log is full" in caplog.text
 
 
-async def test_c091_no_notice_once_disposed() -> None:
-    # In process only: leaving a daemon leaves its tasks running.
-    async with local_host() as host:
+async def test_c088_a_disposed_agent_starves_nobody(
+    executor_factory: HostFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with executor_factory() as host:
+        world = World(host)
+        caller = await world.session(key="x")
+        gone = raising_agent(caller.agent.session_id, 'agent "x" is disposed')
+        world.agents.add("x", gone)
+        task_id = await world.start("true", caller)
+        await world.settled(task_id, caller)
+    assert "disposed" not in caplog.text
+
+
+async def test_c091_no_notice_once_disposed(executor_factory: HostFactory) -> None:
+    async with executor_factory() as host:
         world = World(host)
         caller = await world.session()
         await world.start("sleep 60", caller)
