@@ -36,8 +36,11 @@ RECORDING_ABI: Final = 7
 """Landlock's ABI from which on the kernel records refusals. Source: landlock(7)."""
 _TURN: Final = 128
 """Records handled at once: about two milliseconds."""
-_CATCH_UP_S: Final = 0.05
-"""Longest wait for records that the kernel still holds; it takes about 0.2 ms."""
+_CATCH_UP_S: Final = 0.5
+"""Longest wait for records that the kernel still holds; it takes about 0.2 ms, and on a
+crowded machine what the kernel's thread has to wait for a processor."""
+_HOPELESS_S: Final = 0.05
+"""The same where records have been lost, so that silence proves nothing any more."""
 _ASK_AGAIN_S: Final = 0.0005
 _FLOODED_S: Final = 0.05
 """After an overflow nothing is received for so long: whoever floods the stream costs
@@ -59,7 +62,8 @@ class Trail:
     complete: bool = False
     """When it settled, the kernel had nothing more to say about it."""
     lost: bool | None = None
-    """Whether records were lost while it ran; None until it has settled."""
+    """Whether records were lost while it ran, or had not come when it settled; None
+    until then."""
 
 
 class Evidence:
@@ -216,9 +220,10 @@ class Evidence:
         self._take()
         # Mostly nothing has come and nothing will: then nothing can be lost either.
         quiet = idle is True and self._arrivals == trail.arrivals
-        caught_up = quiet or await self._catch_up()
+        caught_up = quiet or await self._catch_up(trail)
         trail.complete = caught_up and self._tells_all
-        trail.lost = self._has_lost(trail)
+        # What the kernel still holds may be a refusal; it then shows in `explain`.
+        trail.lost = not caught_up or self._has_lost(trail)
         return self.recorded(trail)
 
     def recorded(self, trail: Trail) -> Recorded:
@@ -231,17 +236,22 @@ class Evidence:
             trail.resumed or self._losses != trail.losses or self._epoch != trail.epoch
         )
 
-    async def _catch_up(self) -> bool:
+    async def _catch_up(self, trail: Trail) -> bool:
         """Wait until the kernel has delivered what it holds; False when it has not."""
+        hopeless_at = trio.current_time() + _HOPELESS_S
         with trio.move_on_after(_CATCH_UP_S):
             async with self._asking:
                 while self._status is not None:
                     idle = self._is_idle()
                     waiting = await self._ask(self._status)
+                    untold = waiting is None
                     while self._take() == _TURN:
                         await trio.lowlevel.checkpoint()
-                    if idle is not False and waiting == 0:
+                    if idle is not False and (waiting == 0 or (idle and untold)):
                         return True
+                    hopeless = untold or self._has_lost(trail)
+                    if hopeless and trio.current_time() > hopeless_at:
+                        return False
                     await trio.sleep(_ASK_AGAIN_S)
         return False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,6 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-# They turn the machine's audit on and read its records: nobody else may be doing so.
-# BASHD_TEST_AUDIT=1 ./dev test tests/kernel/test_denials.py
-collect_ignore = [] if os.environ.get("BASHD_TEST_AUDIT") else ["test_denials.py"]
 
 
 @pytest.fixture

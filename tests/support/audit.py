@@ -25,7 +25,7 @@ _HEADER = struct.Struct("=IHHII")
 _STATUS = struct.Struct("=11I")  # struct audit_status, linux/audit.h
 _GET, _SET, _ADD_RULE, _DEL_RULE = 1000, 1001, 1011, 1012
 _ERROR = 2
-_ENABLED, _BACKLOG_LIMIT = 0x01, 0x10
+_ENABLED, _PID, _BACKLOG_LIMIT = 0x01, 0x04, 0x10
 _RULE_FIELDS = 64
 
 LOCK = Path("/run/bashd-tests-audit.lock")
@@ -72,6 +72,19 @@ class Audit:
             yield
         finally:
             self._ask(_DEL_RULE, rule, flags=5)
+
+    @contextlib.contextmanager
+    def unread(self) -> Generator[None, None, None]:
+        """Have an audit daemon that does not read, which holds up everybody's records.
+
+        The kernel retries and then takes it for gone: that is over after a while by
+        itself, and when the block ends at the latest.
+        """
+        with contextlib.closing(Audit()) as idle:
+            idle._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            values = (_PID, 0, 0, os.getpid(), 0, 0, 0, 0, 0, 0, 0)
+            idle._ask(_SET, _STATUS.pack(*values), flags=5)
+            yield
 
     def close(self) -> None:
         """Close the socket."""
