@@ -1,0 +1,115 @@
+"""A cell whose zygote is killed and stopped at any moment goes on as if nothing was.
+
+What a cell's own commands may do to the processes they share it with, done from outside
+and over and over, so that it hits the moments that matter: a zygote that starts, one
+that forks, one with orders it has not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.load import names_left, until
+from tests.support.callers import client
+from tests.support.enclosure import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from tests.support.daemons import RunningDaemon
+
+COMMANDS = 60
+LULL_S = 0.2
+"""Longest time between two blows; a zygote is ready after some 30 ms."""
+SLOWEST_S = 10
+"""A call gives a cell up that brings no process for 15 s; none may come near that."""
+
+
+def zygotes(daemon: RunningDaemon) -> list[int]:
+    """Return the cells' zygotes: what keepers have started that is no spare."""
+    pids = [pid for pid in daemon.enclosure.pids() if "keeper.main" in describe(pid)]
+    return [pid for pid in pids if _is_python(_parent(pid)) and not _is_spare(pid)]
+
+
+def _is_spare(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text() == "bashd-spare\n"
+    return True
+
+
+def _is_python(pid: int) -> bool:
+    words = f"{describe(pid)} ".split(" ")
+    return "python" in words[1] and "keeper.main" in " ".join(words)
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+@contextlib.contextmanager
+def attacked(
+    daemon: RunningDaemon, numbers: tuple[int, ...], seed: int
+) -> Generator[None]:
+    """Signal the cells' own processes at random moments for a while."""
+    moments, over = random.Random(seed), threading.Event()
+
+    def attack() -> None:
+        while not over.wait(moments.uniform(0, LULL_S)):
+            for pid in zygotes(daemon):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, moments.choice(numbers))
+
+    thread = threading.Thread(target=attack)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param((signal.SIGKILL,), id="killed"),
+        pytest.param((signal.SIGSTOP,), id="stopped"),
+        pytest.param((signal.SIGKILL, signal.SIGSTOP), id="both"),
+    ],
+)
+def test_no_call_waits_for_a_zygote_that_is_lost(
+    daemon_matrix: RunningDaemon, numbers: tuple[int, ...]
+):
+    daemon = daemon_matrix
+    with client(daemon, cwd=daemon.make_workspace()) as caller:
+        kept = caller.start("sleep 600")
+        caller.run("true")
+        slowest = 0.0
+        with attacked(daemon, numbers, seed=len(numbers)):
+            for number in range(COMMANDS):
+                began = time.monotonic()
+                task = caller.start(f"echo {number}; exit {number % 7}")
+                assert caller.wait(task.task_id).exit_code == number % 7
+                read = caller.read_output(task.task_id)
+                assert read is not None
+                assert read.delta == f"{number}\n"
+                slowest = max(slowest, time.monotonic() - began)
+        assert slowest < SLOWEST_S
+        info = caller.get(kept.task_id)
+        assert info is not None
+        assert str(info.status) == "running", "the cell was given up"
+        caller.kill(kept.task_id)
+        caller.wait(kept.task_id)
+        assert caller.run("echo fine").stdout.text == "fine\n"
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
