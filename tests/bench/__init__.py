@@ -1,1 +1,0 @@
-"""The benchmark behind the budgets; run it with ``./dev bench``."""

@@ -1,0 +1,1 @@
+"""The benchmarks behind the budgets; run them with ``./dev bench``."""

@@ -1,0 +1,98 @@
+"""Medians, spread, and taking turns: how a figure comes about.
+
+Times on a shared machine drift by more than the differences that matter, so nothing is
+timed alone. All contenders take turns in rounds, in an order drawn anew for each round,
+and a figure is a median with its quartiles; what travels between machines is the ratio
+of two medians of the same rounds.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Some samples of one thing."""
+
+    median: float
+    low: float
+    """First quartile."""
+    high: float
+    """Third quartile."""
+    count: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Summary:
+        """Summarise samples, of which there must be one."""
+        median = statistics.median(samples)
+        if len(samples) == 1:
+            return cls(median, median, median, 1)
+        low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+        return cls(median, low, high, len(samples))
+
+    def scaled(self, factor: float) -> Summary:
+        """Return the same in another unit."""
+        return Summary(
+            self.median * factor, self.low * factor, self.high * factor, self.count
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Somebody who takes turns."""
+
+    name: str
+    take: Callable[[int, float], list[float]]
+    """Makes a number of calls with a pause before each; returns the seconds of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is measured."""
+
+    rounds: int
+    batch: int = 1
+    """Calls in a turn, one after the other."""
+    pause_s: float = 0
+    """Before each call, not timed."""
+    turn_s: float = 0.1
+    """A contender that takes longer for one turn sits out rounds in proportion."""
+    least: int = 5
+    """But has this many turns, unless there are fewer rounds."""
+
+
+def take_turns(
+    contenders: Sequence[Contender], effort: Effort, rng: Random
+) -> tuple[dict[str, Summary], dict[str, str]]:
+    """Have all contenders take turns.
+
+    Returns:
+        Seconds by name, and by name the reason why somebody could not take part.
+    """
+    samples: dict[str, list[float]] = {}
+    failed: dict[str, str] = {}
+    every: dict[str, int] = {}
+    for each in contenders:
+        try:
+            each.take(1, 0)  # caches, cells and connections are made here
+            slow_s = each.take(1, 0)[0] * effort.batch
+        except Exception as error:  # noqa: BLE001 - one that cannot is reported
+            failed[each.name] = str(error)
+            continue
+        at_most = max(1, effort.rounds // effort.least)
+        every[each.name] = min(at_most, max(1, round(slow_s / effort.turn_s)))
+        samples[each.name] = []
+    for number in range(effort.rounds):
+        due = [c for c in contenders if c.name in every and not number % every[c.name]]
+        rng.shuffle(due)
+        for each in due:
+            try:
+                samples[each.name] += each.take(effort.batch, effort.pause_s)
+            except Exception as error:  # noqa: BLE001 - and drops out
+                failed[each.name] = str(error)
+                del every[each.name], samples[each.name]
+    return {name: Summary.of(times) for name, times in samples.items()}, failed
