@@ -73,5 +73,5 @@ def test_group_and_folder_come_about_on_an_empty_machine(tmp_path: Path, root_ac
         line.split(":x:") for line in (tmp_path / "etc/group").read_text().split()
     )
     folder = (tmp_path / "run" / "bashd").stat()
-    assert stat.S_IMODE(folder.st_mode) == 0o750
+    assert stat.S_IMODE(folder.st_mode) == 0o751
     assert (folder.st_uid, f"{folder.st_gid}:") == (0, groups["bashd"])

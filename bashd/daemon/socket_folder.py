@@ -28,8 +28,12 @@ class SocketPlace:
 
     @property
     def folder_mode(self) -> int:
-        """Mode of a folder that is for the socket alone."""
-        return 0o700 if self.gid is None else 0o750
+        """Mode of a folder that is for the socket alone.
+
+        Others pass but cannot look: beside a group's socket lies that of the metrics,
+        whose readers need not be of the group.
+        """
+        return 0o700 if self.gid is None else 0o751
 
     @property
     def parent_mode(self) -> int:

@@ -240,6 +240,30 @@ def test_the_journal_gets_fields_not_only_lines(running: Served):
     assert entry["CODE_FUNC"]
 
 
+def test_figures_are_for_root_and_the_group_that_is_named(running: Served):
+    machine = running.machine
+    machine.shell("groupadd watchers; gpasswd -a bob watchers; mkdir -p /etc/bashd")
+    machine.shell("printf '[metrics]\\ngroup = \"watchers\"\\n' >/etc/bashd/bashd.toml")
+    read = (
+        "import socket; s = socket.socket(socket.AF_UNIX);"
+        "s.connect('/run/bashd/bashd.sock.metrics');"
+        "s.sendall(b'GET /metrics HTTP/1.1\\r\\n\\r\\n'); print(s.recv(99999))"
+    )
+    try:
+        machine.check("systemctl", "restart", "bashd.service")
+        for user, may in (("bob", True), ("alice", False), ("root", True)):
+            done = machine.run(
+                *("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"),
+                *("--", "/usr/bin/python3", "-c", read),
+            )
+            assert ("bashd_commands_total" in done.stdout) is may, (user, done.stderr)
+        # Who may watch may not run.
+        assert running.run_as("bob", "run", "--no-autostart", "--", "true")[0] == 125
+    finally:
+        machine.shell("rm /etc/bashd/bashd.toml; groupdel watchers")
+        machine.check("systemctl", "restart", "bashd.service")
+
+
 def test_systemd_finds_no_fault_with_what_was_installed(served: Served):
     done = served.machine.run(
         *("systemd-analyze", "verify"),

@@ -88,7 +88,7 @@ def test_a_groups_socket_is_for_root_and_that_group(tmp_path: Path):
     path = tmp_path / "made" / "on-the-way" / "b.sock"
     listener = bind(place(path, _OTHER_GID))
     folder = path.parent
-    assert (mode_of(folder), folder.stat().st_gid) == (0o750, _OTHER_GID)
+    assert (mode_of(folder), folder.stat().st_gid) == (0o751, _OTHER_GID)
     assert (mode_of(path), path.stat().st_gid) == (0o660, _OTHER_GID)
     assert path.stat().st_uid == 0
     assert mode_of(folder.parent) == 0o755
@@ -100,7 +100,7 @@ def test_a_groups_socket_is_for_root_and_that_group(tmp_path: Path):
 def test_an_empty_folder_of_ours_is_opened_for_the_group(path: Path):
     path.parent.mkdir(mode=0o700)
     listener = bind(place(path, _OTHER_GID))
-    assert (mode_of(path.parent), path.parent.stat().st_gid) == (0o750, _OTHER_GID)
+    assert (mode_of(path.parent), path.parent.stat().st_gid) == (0o751, _OTHER_GID)
     listener.release()
 
 
