@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import socket
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,9 @@ import pytest
 
 from bashd.core.errors import LimitError, SandboxUnavailableError
 from tests.faults.load import until
+from tests.support.accounts import as_user
 from tests.support.callers import client
+from tests.support.stations import sys_python
 
 if TYPE_CHECKING:
     from bashd.client import SyncClient
@@ -197,19 +197,31 @@ def _runs(caller: SyncClient) -> bool:
         return False
 
 
+_CONNECT = """
+import contextlib, resource, socket, sys
+path, count = sys.argv[1], int(sys.argv[2])
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+with contextlib.ExitStack() as stack:
+    for _ in range(count):
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX))
+        sock.settimeout(5)
+        sock.connect(path)
+print(count)
+"""
+
+
 def test_connections_beyond_the_descriptors_wait_and_are_served(
     few_descriptors: RunningDaemon,
 ):
     daemon = few_descriptors
     workspace = daemon.make_workspace()
     daemon.run("true", cwd=workspace)
-    if daemon.caller.uid != os.geteuid():
-        pytest.skip("the test itself connects")
-    with contextlib.ExitStack() as stack:
-        for _ in range(DESCRIPTORS + 20):
-            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-            sock.settimeout(5)
-            sock.connect(str(daemon.socket))
+    count = DESCRIPTORS + 20
+    connected = as_user(
+        daemon.caller, [sys_python(), "-c", _CONNECT, str(daemon.socket), str(count)]
+    )
+    assert connected.stdout == f"{count}\n", connected.stderr
     assert daemon.run("echo fine", cwd=workspace)["stdout"]["text"] == "fine\n"
 
 
