@@ -127,6 +127,8 @@ class Remove:
     path: str
     tree: bool = False
     """False: a folder goes only if it is empty."""
+    shared: bool = False
+    """Others may have something in it, and that is no news."""
 
     def __str__(self) -> str:
         """Say what it does."""
@@ -157,7 +159,7 @@ class Remove:
         try:
             path.rmdir()
         except OSError:
-            return f"kept {self.path}: not empty"
+            return "" if self.shared else f"kept {self.path}: not empty"
         return f"removed {self.path}"
 
 
@@ -246,6 +248,7 @@ def plan_uninstall(scope: Scope, *, purge: bool, keep_state: bool) -> list[Step]
         else [Run((*ctl, "disable", *_UNITS), needed=False)]
     )
     steps += [Remove(path) for path in _targets(scope)]
+    steps += [Remove(folder, shared=True) for folder in _folders(scope)]
     if scope.booted:
         steps.append(Run((*ctl, "daemon-reload")))
     if scope.name == "user":
@@ -287,6 +290,17 @@ def _targets(scope: Scope) -> list[str]:
         f"{scope.manuals}/man1/bashd.1",
         f"{scope.manuals}/man5/bashd.toml.5",
     ]
+
+
+def _folders(scope: Scope) -> list[str]:
+    """Return folders that an installation makes where they are missing.
+
+    Only those that a fresh system has not: an empty one of them was ours.
+    """
+    manuals = [f"{scope.manuals}/man1", f"{scope.manuals}/man5"]
+    if scope.name == "system":
+        return [*manuals, "/etc/sysusers.d"]
+    return [*manuals, scope.manuals, scope.units]
 
 
 def _files(scope: Scope, program: Sequence[str], share: Path) -> dict[str, str]:

@@ -14,11 +14,13 @@ pytestmark = pytest.mark.slow
 TRACES = r"""
 find /etc /usr /var /run -xdev -path /var/tmp -prune -o -name '*bashd*' -print |
     grep -v /bashd-t | sort || true
+find /etc -maxdepth 1 -type d; find /usr/local/share/man -type d
 getent group bashd || true
 systemctl list-units --all --plain --no-legend '*bashd*'
 systemctl list-unit-files --no-legend '*bashd*' || true
 """
-"""Files, group and units: everything on the machine that bears the name."""
+"""Files, group and units: everything on the machine that bears the name, and the
+folders that others share with it."""
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(fresh: Served):
