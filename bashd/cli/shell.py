@@ -41,7 +41,14 @@ _PASSED_AS_THEY_ARE: Final = (
 )  # fmt: skip
 """The daemon has defaults of its own for these; a shell has none."""
 
-_HIDDEN: Final = ("/tmp/", "/var/tmp/")  # noqa: S108 - the host's, which a cell lacks
+_HIDDEN: Final = ("/tmp/", "/var/tmp/", "/run/", "/dev/shm/")  # noqa: S108 - host's
+"""A cell has its own of these."""
+_DESCRIPTORS: Final = ("/dev/fd/", "/proc/self/fd/")
+"""``<(…)`` of the caller's bash; descriptors stay outside."""
+_BASH: Final = 'exec -a bash "$BASH"'
+"""The very same program, whatever PATH says."""
+_MOST_TEXT: Final = 4 * 1024 * 1024
+"""Bytes of a script that are sent along; half of what a request may have."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -68,7 +75,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(words: ShellWords, interrupts: Interrupts) -> dict[str, Any]:
     one_stream = _same_file(1, 2)
     params = _params(os.environ)
-    params["command"] = command(words, root=params.get("cwd"), one_stream=one_stream)
+    params["command"] = command(
+        words,
+        root=params.get("cwd"),
+        home=os.environ.get("HOME", ""),
+        one_stream=one_stream,
+    )
     forward_stdin = not _is_null(0)
     params["stdin_stream"] = forward_stdin
     params["stream"] = True
@@ -119,46 +131,66 @@ def _explicit(environ: Mapping[str, str]) -> dict[str, str | None]:
     return explicit
 
 
-def command(words: ShellWords, *, root: str | None, one_stream: bool) -> str:
+def command(words: ShellWords, *, root: str | None, home: str, one_stream: bool) -> str:
     """Return what the cell's bash is to run.
 
     Args:
         words: What we were called with.
         root: The workspace, which is there in the cell; None when we are in it.
+        home: The caller's home folder, which a job has its own of.
         one_stream: stdout and stderr are one file: their order is to be kept.
     """
     if words.is_plain and words.command and not one_stream:
         return words.command
-    # $BASH: the very same program, whatever PATH says.
-    line = f'exec -a bash "$BASH" {shlex.join(words.words)}'
-    if one_stream:
-        line += " 2>&1"
-    if words.script is None or not _is_hidden(words.script, root):
+    merged = " 2>&1" if one_stream else ""
+    line = f"{_BASH} {shlex.join(words.words)}{merged}"
+    if words.script is None or not _may_be_hidden(words.script, root, home):
         return line
     text = _read_script(words.script)
     if text is None:
         return line
+    whole = text.rstrip("\n")
+    rest = shlex.quote(text[len(whole) :])
     path = shlex.quote(absolute(words.script))
     folder = shlex.quote(os.path.dirname(absolute(words.script)))  # noqa: PTH120
-    return f"mkdir -p {folder} && printf %s {shlex.quote(text)} > {path}; {line}"
+    # Where it is not there, or another step's is, it is put there; where it cannot
+    # be, its text is run by its name.
+    options, operands = words.around_text
+    by_name = f'{_BASH} {shlex.join(options)} "$__text"{rest} {shlex.join(operands)}'
+    return (
+        f"__text={shlex.quote(whole)}\n"
+        f'there() {{ [[ -f {path} && $(<{path}) == "$__text" ]]; }} 2>/dev/null\n'
+        f'put() {{ mkdir -p {folder} && printf %s%s "$__text" {rest} > {path}; }}'
+        " 2>/dev/null\n"
+        f"there || put; if there; then {line}; else {by_name}{merged}; fi"
+    )
 
 
-def _is_hidden(script: str, root: str | None) -> bool:
-    """Whether a cell lacks this file, because it has a /tmp of its own."""
-    path = os.path.realpath(script)
-    if root is None or path.startswith(os.path.realpath(root).rstrip("/") + "/"):
+def _may_be_hidden(script: str, root: str | None, home: str) -> bool:
+    """Whether a cell may lack this file: it has some folders of its own."""
+    if root is None:
         return False
-    return path.startswith(_HIDDEN)
+    if absolute(script).startswith(_DESCRIPTORS):
+        return True
+    path = os.path.realpath(script)
+    if _is_below(path, root):
+        return False
+    return path.startswith(_HIDDEN) or (home.startswith("/") and _is_below(path, home))
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return path.startswith(os.path.realpath(folder).rstrip("/") + "/")
 
 
 def _read_script(path: str) -> str | None:
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - no pathlib here
-            text = file.read()
+        with open(path, "rb") as file:  # noqa: PTH123 - no pathlib here
+            data = file.read(_MOST_TEXT + 1)
+        text = data.decode()
     except (OSError, UnicodeDecodeError):
         # bash says best what is wrong with it.
         return None
-    return None if "\0" in text else text
+    return None if len(data) > _MOST_TEXT or "\0" in text else text
 
 
 def without_jobserver(flags: str) -> str:

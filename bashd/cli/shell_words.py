@@ -30,12 +30,21 @@ class ShellWords:
         self.words = list(words)
         letters, start = _options(self.words)
         operands = self.words[start:]
+        self._options, self._operands = self.words[:start], operands
         first = operands[0] if operands else None
         self.command = first if "c" in letters else None
         self.script = None if letters & {"c", "s"} else first
         self.is_plain = (
             self.words[:1] == ["-c"] and len(self.words) == len(operands) + 1 == 2  # noqa: PLR2004 - itself and its command
         )
+
+    @property
+    def around_text(self) -> tuple[list[str], list[str]]:
+        """What stands before and after a text that is run instead of the script."""
+        options, end = self._options, len(self._options)
+        if options[-1:] in (["-"], ["--"]):
+            end -= 1
+        return [*options[:end], "-c", *options[end:]], self._operands
 
 
 def _options(words: list[str]) -> tuple[set[str], int]:

@@ -77,6 +77,28 @@ def test_a_script_that_the_cell_does_not_see(bench: Bench) -> None:
         Path(away).unlink()
 
 
+def test_a_script_in_the_home_that_a_job_lacks(bench: Bench) -> None:
+    # As Jenkins's pipelines and the runners of GitHub keep theirs: beside the workspace.
+    script = bench.write("script.sh", "")
+    away = bench.workspace.with_name(f"{bench.workspace.name}@tmp")
+    bench.daemon.workspaces.append(away)
+    path = away / "it's a script.sh"
+    texts = ("", 'echo "$0 ${BASH_SOURCE[0]} $1"\nexit 3\n', "echo another\n\n", "")
+    for text in texts:
+        script.write_text(text)
+        bench.run(["/bin/mkdir", "-p", str(away)])
+        bench.run(["/bin/cp", str(script), str(path)])
+        bench.both("-xe", str(path), "one")
+        bench.both("--norc", "-eu", "--", str(path), "one")
+
+
+def test_a_script_that_a_descriptor_leads_to(bench: Bench) -> None:
+    for shell in bench.shells:
+        line = f"{shell} -e <(echo 'echo text $1; exit 3') one"
+        done = bench.run(["/bin/bash", "-c", line])
+        assert (done.stdout, done.stderr, done.status) == ("text one\n", "", 3)
+
+
 def test_a_script_on_stdin(bench: Bench) -> None:
     script = "read line\nthe data\necho got $line $1\nexit 4\n"
     assert bench.both(stdin=script).stdout == "got the data\n"

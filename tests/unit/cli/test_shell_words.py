@@ -96,14 +96,17 @@ def test_bash_finds_the_same_command(
 @settings(max_examples=25, deadline=None)
 def test_arguments_reach_bash_as_they_were(arguments: list[str]) -> None:
     words = ShellWords(["-c", 'printf "<%s>" "$@"', "zero", *arguments])
-    line = command(words, root=None, one_stream=False)
+    line = command(words, root=None, home="", one_stream=False)
     done = subprocess.run(["bash", "-c", line], capture_output=True, check=False)
     expected = "".join(f"<{argument}>" for argument in arguments) or "<>"
     assert done.stdout.decode() == expected
 
 
 def test_a_plain_command_needs_no_second_bash() -> None:
-    assert command(ShellWords(["-c", "make"]), root=None, one_stream=False) == "make"
+    assert (
+        command(ShellWords(["-c", "make"]), root=None, home="", one_stream=False)
+        == "make"
+    )
 
 
 @pytest.mark.parametrize(
