@@ -45,13 +45,13 @@ _EPILOG = """\
 examples, for the runner's config.toml:
   executor = "custom"
   [runners.custom]
-    config_exec = "/usr/bin/bashd"
+    config_exec = "/usr/local/bin/bashd"
     config_args = ["ci", "gitlab", "config"]
-    prepare_exec = "/usr/bin/bashd"
+    prepare_exec = "/usr/local/bin/bashd"
     prepare_args = ["ci", "gitlab", "prepare"]
-    run_exec = "/usr/bin/bashd"
+    run_exec = "/usr/local/bin/bashd"
     run_args = ["ci", "gitlab", "run"]
-    cleanup_exec = "/usr/bin/bashd"
+    cleanup_exec = "/usr/local/bin/bashd"
     cleanup_args = ["ci", "gitlab", "cleanup"]
 
 exit status:

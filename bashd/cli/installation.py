@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 GROUP: Final = "bashd"
 SYSTEM_CONFIG: Final = "/etc/bashd"
 _SOCKET_FOLDER: Final = "/run/bashd"
-_LINK: Final = "/usr/local/bin/bashd"
+_LINK_FOLDER: Final = "/usr/local/bin"
+_PROGRAMS: Final = ("bashd", "bashd-sh")
 _EVERYBODYS_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 _UNITS: Final = ("bashd.socket", "bashd.service")
 _TOOL_S: Final = 90
@@ -217,8 +218,7 @@ def plan_install(scope: Scope, program: Sequence[str], share: Path) -> list[Step
             Run(("systemd-sysusers", "/etc/sysusers.d/bashd.conf")),
             Run(("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/bashd.conf")),
         ]
-        if _needs_link(program):
-            steps.append(Link(_LINK, program[0]))
+        steps += _links(program)
     if not scope.booted:
         # Works without a running systemd: in an image, or before the first login.
         return [*steps, Run((*scope.systemctl, "enable", "bashd.socket"))]
@@ -253,8 +253,8 @@ def plan_uninstall(scope: Scope, *, purge: bool, keep_state: bool) -> list[Step]
         steps.append(Run((*ctl, "daemon-reload")))
     if scope.name == "user":
         return steps
-    if _is_our_link(Path(_LINK)):
-        steps.append(Remove(_LINK))
+    links = [Path(_LINK_FOLDER, name) for name in _PROGRAMS]
+    steps += [Remove(str(link)) for link in links if _is_our_link(link)]
     steps.append(Remove(_SOCKET_FOLDER, tree=True))
     if not keep_state:
         steps.append(Remove(SYSTEM_STATE, tree=True))
@@ -326,12 +326,20 @@ def _unit_word(word: str) -> str:
     return text
 
 
-def _needs_link(program: Sequence[str]) -> bool:
-    found = shutil.which("bashd", path=":".join(_EVERYBODYS_PATH))
-    return len(program) == 1 and program[0] != _LINK and found in (None, _LINK)
+def _links(program: Sequence[str]) -> list[Link]:
+    """Return what makes everybody's PATH find the programs, where it does not yet."""
+    if len(program) != 1:
+        return []
+    links: list[Link] = []
+    for name in _PROGRAMS:
+        link, target = f"{_LINK_FOLDER}/{name}", str(Path(program[0]).with_name(name))
+        found = shutil.which(name, path=":".join(_EVERYBODYS_PATH))
+        if found in (None, link) and target != link and os.access(target, os.X_OK):
+            links.append(Link(link, target))
+    return links
 
 
 def _is_our_link(path: Path) -> bool:
     with contextlib.suppress(OSError):
-        return path.readlink().name == "bashd"
+        return path.readlink().name == path.name
     return False

@@ -91,8 +91,9 @@ def test_it_finds_the_shipped_policies(tool: Path):
 def test_it_would_install_itself_as_the_service(tool: Path):
     said = run(tool, "install", "--system", "--dry-run")
     assert "would write /etc/systemd/system/bashd.service" in said
-    link = re.search(r"would link /usr/local/bin/bashd to (\S+)", said)
-    assert link is None or link[1] == str(tool)
+    for name in ("bashd", "bashd-sh"):
+        link = re.search(rf"would link /usr/local/bin/{name} to (\S+)", said)
+        assert link is None or link[1] == str(tool.with_name(name))
 
 
 def test_its_units_start_it(tool: Path):
