@@ -17,6 +17,7 @@ does: nothing is taken that would push unread bytes out of what the store keeps.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import math
 import os
@@ -43,6 +44,10 @@ cancelled drain and the next stream in the queue wait no longer than one blink."
 _HEAVY_BYTES = 1024 * 1024
 _HEAVY_WINDOW_S = 0.25
 """Faster than 4 MiB/s is heavy. A command that prints a little never gets there."""
+
+_HEAVY_PIPE_BYTES = 1024 * 1024
+"""What a heavy stream's pipe holds: with 64 KiB writer and worker wake each other up for
+every 16 pages. The most that is allowed without privilege. Source: pipe(7)."""
 
 _WORKERS = 2
 """Worker threads for all heavy streams. Disks and pipes are the bottleneck, not
@@ -216,6 +221,8 @@ class _Stream:
 
     async def _while_heavy(self) -> bool:
         """Let workers move the stream until it falls silent; True at its end."""
+        with contextlib.suppress(OSError):  # the user has too many such pipes
+            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _HEAVY_PIPE_BYTES)
         while True:
             room = await self._room(_SLICE_BYTES)
             if room < self._turn_bytes:
