@@ -50,6 +50,8 @@ class Restore:
     _waiting: dict[tuple[str, int], Task] = field(
         default_factory=dict["tuple[str, int]", Task]
     )
+    _unstarted: list[Task] = field(default_factory=list[Task])
+    """Their cell was not there yet, so nobody can bring them: nothing of them ran."""
     _all_brought: trio.Event = field(default_factory=trio.Event)
 
     async def load(self) -> None:
@@ -105,7 +107,10 @@ class Restore:
             store.when_lost(partial(self.background.save, task))
         if not task.settled:
             session.active += 1
-            self._waiting[task.cell_id or "", task.serial] = task
+            if task.cell_id is None:
+                self._unstarted.append(task)
+            else:
+                self._waiting[task.cell_id, task.serial] = task
             return
         if not task.announced:
             session.notices.append(task.task_id)
@@ -139,6 +144,8 @@ class Restore:
 
     async def settle_missing(self) -> None:
         """Settle the tasks that nobody has brought in time; end what is left of them."""
+        while self._unstarted:
+            self.background.settle_lost(self._unstarted.pop(0))
         if self._waiting:
             with trio.move_on_after(_WAIT_S):
                 await self._all_brought.wait()
