@@ -19,6 +19,7 @@ from bashd.core.policy import Policy
 from bashd.core.policy_text import to_toml
 from bashd.core.remedy import Remedy, Situation, combined, network_remedy, remedy
 from bashd.daemon.identity import run_as
+from bashd.daemon.real_path import real_path
 from bashd.daemon.run_facts import Remembered, RunFacts
 from bashd.protocol.messages import ExplainParams, ExplainResult, Explanation
 
@@ -201,7 +202,7 @@ def _canonical(denial: Denial) -> Denial:
     path = denial.path
     if path is None or not path.startswith("/"):
         return denial
-    real = os.path.realpath(path)
+    real = real_path(path)
     return replace(denial, path=real + "/" if path.endswith("/") else real)
 
 

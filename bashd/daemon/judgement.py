@@ -28,6 +28,7 @@ from bashd.core.metadata import Findings
 from bashd.core.model import Denial, Mode, SandboxFacts, Verdict
 from bashd.core.output import decode
 from bashd.daemon.identity import run_as
+from bashd.daemon.real_path import real_path
 from bashd.daemon.run_facts import RunFacts
 
 if TYPE_CHECKING:
@@ -197,15 +198,15 @@ def _look_at_paths(
         visible=(*built.writable, places.output_dir),
         protected=built.protected,
         cwd=case.workdir,
-        resolve=os.path.realpath,
+        resolve=real_path,
     )
-    real = dict.fromkeys(os.path.realpath(path) for path in sockets)
+    real = dict.fromkeys(real_path(path) for path in sockets)
     walled = tuple(path for path in real if _is_walled(path, case))
     # One refusal, one entry: docker says "permission denied" and names its socket.
     denials = tuple(
         denial
         for denial in denials
-        if denial.path is None or os.path.realpath(denial.path) not in walled
+        if denial.path is None or real_path(denial.path) not in walled
     )
     hints = (*text.hints, *(socket_hint(path) for path in walled))
     return _Text(denials, walled, hints)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from bashd.core.confinement import PRIVATE
 from bashd.core.mount_table import bound_sockets, other_names, parse_mountinfo
 from bashd.core.paths import is_below, is_below_any
+from bashd.daemon.real_path import real_path
 
 _NAME_SERVICE = frozenset({"/var/lib/sss/pipes/nss"})
 """Without it nobody would have a name on machines whose accounts sssd keeps."""
@@ -116,7 +117,7 @@ def _look_in(parent: str, names: list[str], seen: FolderStamp | None) -> _Folder
         try:
             is_link = stat.S_ISLNK(os.lstat(path).st_mode)
             # A mask holds under any name: what a link leads to is masked where it is.
-            target = os.path.realpath(path)
+            target = real_path(path)
             info = os.stat(target)  # noqa: PTH116 - paths are text here
         except OSError:
             continue
@@ -212,7 +213,7 @@ def find_deputies(visible: tuple[str, ...]) -> Deputies:
     table = os.fsdecode(Path("/proc/net/unix").read_bytes())
     for bound in bound_sockets(table):
         parent, _, name = bound.rpartition("/")
-        parent = os.path.realpath(parent or "/")
+        parent = real_path(parent or "/")
         path = f"{parent.rstrip('/')}/{name}"
         unseen = is_below_any(path, (*PRIVATE, *visible)) or path in _NAME_SERVICE
         if unseen or len(found) >= _MAX_DEPUTIES:

@@ -13,6 +13,7 @@ import stat
 from bashd.core.metadata import GIT_NAMES, Kind, Target
 from bashd.core.paths import folders_between, is_below
 from bashd.daemon import repositories
+from bashd.daemon.real_path import real_path
 from bashd.daemon.repositories import Repository
 
 Existing = tuple[str, bool, tuple[str, int, int, int]]
@@ -70,13 +71,13 @@ def _real(path: str, parents: dict[str, str]) -> str:
     parent, _, name = path.rpartition("/")
     real = parents.get(parent)
     if real is None:
-        real = parents[parent] = os.path.realpath(parent or "/")
+        real = parents[parent] = real_path(parent or "/")
     path = f"{real.rstrip('/')}/{name}"
     try:
         is_link = stat.S_ISLNK(os.lstat(path).st_mode)
     except OSError:
         return path
-    return os.path.realpath(path) if is_link else path
+    return real_path(path) if is_link else path
 
 
 def _repositories(roots: tuple[str, ...], nested: tuple[str, ...]) -> list[Repository]:

@@ -22,6 +22,7 @@ from bashd.core.metadata import (
     WORKTREE_CONFIG_NAME,
     Kind,
 )
+from bashd.daemon.real_path import real_path
 
 _MAX_TEXT_BYTES: Final = 256 * 1024
 """A configuration file is some kilobytes; what is longer is not looked into."""
@@ -87,7 +88,7 @@ def find(dot_git: str) -> Repository | None:
     common = _named_in(f"{git_dir}/commondir")
     common_dir = git_dir
     if common is not None:
-        common_dir = os.path.realpath(os.path.join(git_dir, common))  # noqa: PTH118
+        common_dir = real_path(os.path.join(git_dir, common))  # noqa: PTH118
     return Repository(dot_git, git_dir, common_dir, parent)
 
 
@@ -109,11 +110,11 @@ def _git_dir(dot_git: str, parent: str) -> str | None:
     except OSError:
         return None
     if stat.S_ISDIR(info.st_mode):
-        return os.path.realpath(dot_git)
+        return real_path(dot_git)
     named = gitdir_of(read_text(dot_git) or "")
     if named is None:
         return None
-    target = os.path.realpath(os.path.join(parent, named))  # noqa: PTH118
+    target = real_path(os.path.join(parent, named))  # noqa: PTH118
     return target if os.path.isdir(target) else None  # noqa: PTH112
 
 
@@ -147,7 +148,7 @@ def paths_that_run(
     for name in wanted:
         kind = Kind.HOOKS if name == HOOKS_NAME else Kind.CONFIG
         for path in by_name[name]:
-            found.setdefault(os.path.realpath(path), kind)
+            found.setdefault(real_path(path), kind)
     return list(found.items())
 
 
@@ -252,11 +253,11 @@ def _names(repository: Repository, workspace: str) -> bool:
     named = value_of(read_text(f"{git_dir}/config") or "", "core.worktree")
     if not named or "\0" in named:
         return False
-    return os.path.realpath(os.path.join(git_dir, named)) == workspace  # noqa: PTH118
+    return real_path(os.path.join(git_dir, named)) == workspace  # noqa: PTH118
 
 
 def _folder_of(path: str) -> str:
-    return os.path.realpath(os.path.dirname(path))  # noqa: PTH120
+    return real_path(os.path.dirname(path))  # noqa: PTH120
 
 
 def _all_owned(uid: int, paths: Iterable[str]) -> bool:

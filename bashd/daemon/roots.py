@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable
 
 from bashd.core.paths import is_below, is_below_any
+from bashd.daemon.real_path import real_path
 
 _MAX_LINKS = 40
 """As many as the kernel follows. Source: path_resolution(7)."""
@@ -27,7 +28,7 @@ def resolve_roots(
         bounds: Folders that an administrator confines them to; None: nothing does.
     """
     roots, notes = [workspace], list[str]()
-    within = None if bounds is None else tuple(os.path.realpath(b) for b in bounds)
+    within = None if bounds is None else tuple(real_path(b) for b in bounds)
     for path in wanted:
         real, why_not = _resolve(path, [workspace, *wanted])
         if not why_not and within is not None and not is_below_any(real, within):
@@ -58,7 +59,7 @@ def _resolve(path: str, writable: list[str]) -> tuple[str, str]:
 
 
 def _inside(link: str, root: str) -> bool:
-    return link != root and is_below(link, os.path.realpath(root))
+    return link != root and is_below(link, real_path(root))
 
 
 def _follow(path: str) -> tuple[str, list[str]]:

@@ -29,6 +29,7 @@ from bashd.daemon.masks import (
     stamp_of,
 )
 from bashd.daemon.protected import anchors, existing, find_targets, watched
+from bashd.daemon.real_path import real_path
 from bashd.daemon.roots import resolve_roots
 from bashd.launcher import kernel
 
@@ -220,7 +221,7 @@ def _private_home(
     question: Question, roots: tuple[str, ...]
 ) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Return (the home to cover, what stays visible in it, notes)."""
-    home = os.path.realpath(question.home)
+    home = real_path(question.home)
     if not question.private_home or home == "/" or not os.path.isdir(home):  # noqa: PTH112
         return None, (), ()
     if home in roots:
@@ -228,7 +229,7 @@ def _private_home(
     seen: dict[str, None] = {}
     notes: list[str] = []
     for path in question.visible:
-        real = os.path.realpath(path)
+        real = real_path(path)
         if not os.path.isdir(real):  # noqa: PTH112
             continue
         if is_below(home, real):
@@ -241,7 +242,7 @@ def _private_home(
 def _sockets(paths: tuple[str, ...]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for path in paths:
-        real = os.path.realpath(path)
+        real = real_path(path)
         try:
             is_socket = stat.S_ISSOCK(os.lstat(real).st_mode)
         except OSError:
