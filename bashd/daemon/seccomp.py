@@ -66,6 +66,9 @@ OTHERS_BY_PID: Final = (
 )  # fmt: skip
 """Calls that change another process of the same uid without any further check, and
 the argument that names it; 0 there means the caller itself."""
+OTHERS_BY_USER: Final = (("setpriority", 2), ("ioprio_set", 3))
+"""Calls that change all processes of a user at once, and what says so as their first
+argument: PRIO_USER, IOPRIO_WHO_USER. 0 as the second means the caller's own uid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,7 @@ def compile_filter(switches: Switches) -> bytes:
     for name in names:
         _refuse(lib, program, refuse, name)
     _refuse_namespaces(lib, program, refuse, switches)
-    for name, argument in OTHERS_BY_PID:
-        _refuse(lib, program, refuse, name, lib.Arg(argument, lib.NE, 0))
-    if switches.shared_host:
-        _refuse(lib, program, refuse, "sched_setaffinity", lib.Arg(0, lib.NE, 0))
-        _refuse(lib, program, refuse, "setpriority", lib.Arg(1, lib.NE, 0))
-        _refuse(lib, program, refuse, "ioprio_set", lib.Arg(1, lib.NE, 0))
+    _refuse_on_others(lib, program, refuse, switches)
     for request in _TERMINAL_REQUESTS:
         # Masked: the kernel looks at the low 32 bits only (CVE-2019-10063).
         _refuse(
@@ -143,6 +141,20 @@ def _refuse(lib: Any, program: Any, action: int, name: str, *args: Any) -> None:
         program.add_rule(action, name, *args)
     except (ValueError, OSError) as error:
         raise HostError(f"libseccomp refused the rule for {name}: {error}") from error
+
+
+def _refuse_on_others(lib: Any, program: Any, refuse: int, switches: Switches) -> None:
+    for name, argument in OTHERS_BY_PID:
+        _refuse(lib, program, refuse, name, lib.Arg(argument, lib.NE, 0))
+    for name, everybody in OTHERS_BY_USER:
+        # Masked, as below: it is an int, of which the kernel looks at 32 bits.
+        _refuse(
+            lib, program, refuse, name, lib.Arg(0, lib.MASKED_EQ, 0xFFFFFFFF, everybody)
+        )
+    if switches.shared_host:
+        _refuse(lib, program, refuse, "sched_setaffinity", lib.Arg(0, lib.NE, 0))
+        _refuse(lib, program, refuse, "setpriority", lib.Arg(1, lib.NE, 0))
+        _refuse(lib, program, refuse, "ioprio_set", lib.Arg(1, lib.NE, 0))
 
 
 def _refuse_namespaces(lib: Any, program: Any, refuse: int, switches: Switches) -> None:
