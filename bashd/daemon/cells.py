@@ -12,7 +12,7 @@ import contextlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -183,6 +183,8 @@ class SessionCells:
     """Held while a cell is built: whoever counts cells makes room for it."""
     guards: dict[Key, MetadataGuard] = field(default_factory=dict[Key, MetadataGuard])
     """Those in use by this session's cells; given back at its end."""
+    opening: set[str] = field(default_factory=set[str])
+    """Ids of cells that are being started."""
     building: dict[CellKey, trio.Lock] = field(default_factory=dict[CellKey, trio.Lock])
 
     async def obtain(
@@ -214,6 +216,7 @@ class SessionCells:
             async with self.room():
                 slot = await self._build(key, policy)
             self.slots[key] = slot
+            self.opening.remove(slot.cell_id)
             return slot
 
     async def _still_fits(self, slot: Slot, key: CellKey, policy: Policy) -> bool:
@@ -337,7 +340,8 @@ class SessionCells:
         )
         spec = await self._spec(key, policy, plan, self._home(cell_id, built.secret))
         limits = await self._rlimits(key, policy)
-        cell = await open_cell(spec, groups)
+        with self._recorded(cell_id, built):
+            cell = await open_cell(spec, groups)
         family = None
         if policy.mode is Mode.WORKSPACE_WRITE:
             # Now, while the zygote is the only child there is.
@@ -345,9 +349,6 @@ class SessionCells:
         self.environment.spawn(cell)
         cell.keep_spares = self.environment.spares
         cell.ask_for_spares(cell.keep_spares)
-        self._forget_ended()
-        self.built[cell_id] = built
-        self.on_change()
         return Slot(
             cell_id, cell, built, plan, seen, None, family, generation, root, limits
         )
@@ -365,11 +366,29 @@ class SessionCells:
             others = await trio.to_thread.run_sync(threads_of, uid)
         return rlimits(policy.limits, kept=kept, others=others)
 
+    @contextlib.contextmanager
+    def _recorded(self, cell_id: str, built: BuiltCell) -> Generator[None]:
+        """Have the session's record tell of a cell before it is there.
+
+        If the daemon dies meanwhile, the next one knows whose groups to remove. Until
+        `obtain` has its slot, the cell counts as one that is being opened.
+        """
+        self._forget_ended()
+        self.built[cell_id] = built
+        self.opening.add(cell_id)
+        self.on_change()
+        try:
+            yield
+        except BaseException:
+            self.opening.remove(cell_id)
+            del self.built[cell_id]
+            raise
+
     def _forget_ended(self) -> None:
         live = {slot.cell_id for slot in self.slots.values() if not slot.cell.lost}
         busy = {cell.cell_id for cell in self.retired if not cell.lost}
         for cell_id in list(self.built):
-            if cell_id not in live | busy:
+            if cell_id not in live | busy | self.opening:
                 del self.built[cell_id]
 
     def _home(self, cell_id: str, secret: str) -> dict[str, object] | None:

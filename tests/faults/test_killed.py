@@ -91,6 +91,35 @@ def test_reads_go_on_where_they_were_over_a_kill(daemon_matrix: RunningDaemon):
     assert numbers == [f"0:{number}" for number in range(1, 81)]
 
 
+@pytest.mark.slow
+def test_tasks_whose_cell_was_being_built_are_settled_and_leave_nothing(
+    daemon_matrix: RunningDaemon,
+):
+    daemon, moments = daemon_matrix, random.Random(5)
+    workspace = daemon.make_workspace()
+    daemon.run("true", cwd=workspace)
+    for _ in range(4):
+        with client(daemon, cwd=workspace) as caller:
+            # A session of its own, so its cell is made now: in some 100 ms.
+            ids = [caller.start("echo ran; sleep 600").task_id for _ in range(3)]
+            session_id = caller.session.session_id
+            time.sleep(moments.uniform(0, 0.15))
+            daemon.kill()
+        daemon.start_again()
+        with client(daemon, cwd=None, session=session_id) as caller:
+            for task_id in ids:
+                if (info := caller.get(task_id)) and info.stdout_bytes:
+                    caller.kill(task_id)
+                info = caller.wait(task_id)
+                assert str(info.status) == "killed", info
+                assert info.exit_code is None
+            assert [task.task_id for task in caller.list()] == ids
+            assert caller.run("echo fresh").stdout.text == "fresh\n"
+            caller.sessions.close(session_id)
+    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
+    until(lambda: daemon.enclosure.cgroups() <= {"bashd"}, "the end of their groups")
+
+
 def test_exits_while_no_daemon_was_there_are_told(daemon_matrix: RunningDaemon):
     daemon = daemon_matrix
     workspace = daemon.make_workspace()
