@@ -12,6 +12,7 @@ import os
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -348,3 +349,94 @@ def test_under_load_nobody_gets_anothers_identity_output_or_folder(crowd: Crowd)
             path.stat().st_uid for path in places[caller.caller.uid].glob("token*")
         }
         assert owners == {caller.caller.uid}
+
+
+@dataclass
+class Stake:
+    """What one user has to lose while others attack."""
+
+    owner: RunningDaemon
+    session: str
+    task: str
+    pid: int
+
+    @classmethod
+    def of(cls, owner: RunningDaemon) -> Stake:
+        """Give *owner* a secret, a session and a task."""
+        run(owner, f"umask 077; echo {SECRET} >secret")
+        marker = f"77{os.urandom(5).hex()}"
+        task = start_task(owner, f"echo on; exec -a {marker} sleep 600")
+        while "on" not in owner.cli("logs", task).stdout:
+            pass
+        return cls(owner, open_session(owner), task, _pid_of(marker))
+
+    def is_whole(self) -> bool:
+        """Whether nothing of it was reached."""
+        shown = self.owner.cli("session", "show", self.session, "--json")
+        running = tasks(self.owner)[self.task]["status"] == "running"
+        mode = json.loads(shown.stdout)["mode"]
+        return alive(self.pid) and running and mode != "danger-full-access"
+
+
+def attack_session(attacker: RunningDaemon, victim: Stake) -> None:
+    for words in (
+        ("session", "close", victim.session),
+        ("session", "mode", victim.session, "danger-full-access"),
+        ("run", "--session", victim.session, "--", "cat secret"),
+    ):
+        assert attacker.cli(*words).returncode == 125
+
+
+def attack_task(attacker: RunningDaemon, victim: Stake) -> None:
+    only_theirs = tasks(victim.owner).keys() - tasks(attacker).keys()
+    for guess in sorted(only_theirs)[:2] or ["bash-9999"]:
+        assert attacker.cli("kill", guess).returncode == 125
+        assert attacker.cli("logs", guess).returncode == 125
+
+
+def attack_files(attacker: RunningDaemon, victim: Stake, common: Path) -> None:
+    secret, link = home(victim.owner) / "secret", common / os.urandom(4).hex()
+    as_user(attacker.caller, ["ln", "-s", str(secret), str(link)])
+    command = f"cat {link} {secret} /proc/{victim.pid}/environ; kill -9 {victim.pid}"
+    said = attacker.cli("run", "--cwd", str(common), "--", command)
+    assert said.returncode != 0
+    outside = as_user(attacker.caller, ["bash", "-c", command])
+    assert SECRET not in said.stdout + said.stderr + outside.stdout
+
+
+def attack_root(attacker: RunningDaemon, common: Path, roots_own: Path) -> None:
+    link = common / os.urandom(4).hex()
+    as_user(attacker.caller, ["ln", "-s", str(roots_own), str(link)])
+    refused = attacker.cli("run", "--cwd", str(link), "--", "cat secret")
+    assert refused.returncode == 125
+    assert SECRET not in refused.stdout + refused.stderr
+
+
+def test_under_load_every_attack_fails_as_it_does_alone(
+    crowd: Crowd, common: Path, roots_own: Path
+):
+    """Both users work, and each attacks the other and root, all at once."""
+    stakes = [Stake.of(caller) for caller in crowd.users]
+    for _ in range(3):  # so that bob has numbers that alice has not
+        start_task(crowd.bob, "true")
+
+    def work(number: int) -> None:
+        caller = crowd.users[number % 2]
+        expected = 0, f"{SECRET}\n{number}\n"
+        assert run(caller, f"cat secret; echo {number}") == expected
+
+    def attack(number: int) -> None:
+        attacker, victim = crowd.users[number % 2], stakes[1 - number % 2]
+        attack_session(attacker, victim)
+        attack_task(attacker, victim)
+        attack_files(attacker, victim, common)
+        attack_root(attacker, common, roots_own)
+
+    with ThreadPoolExecutor(6) as pool:
+        jobs = [pool.submit(work, number) for number in range(12)]
+        jobs += [pool.submit(attack, number) for number in range(2)]
+        for job in jobs:
+            job.result()
+    for stake in stakes:
+        assert stake.is_whole()
+        stake.owner.cli("kill", stake.task)
