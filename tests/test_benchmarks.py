@@ -66,8 +66,16 @@ def test_all_take_turns_in_an_order_of_chance():
 def test_a_slow_one_sits_out_rounds_but_not_too_many():
     clock = Clock()
     both = [clock.contender("fast", 0.01), clock.contender("slow", 10)]
-    found, _ = take_turns(both, Effort(20, turn_s=0.1, least=5), Random(1))
+    found, _ = take_turns(both, Effort(20, least=5), Random(1))
     assert (found["fast"].count, found["slow"].count) == (20, 5)
+
+
+def test_a_turn_has_as_many_calls_as_fit_into_its_time():
+    effort = Effort(20, batch=10, pause_s=0.01, turn_s=0.2, least=5)
+    assert effort.pace(0.004) == (1, 10)
+    assert effort.pace(0.04) == (1, 4)
+    assert effort.pace(0.39) == (2, 1)
+    assert effort.pace(100) == (4, 1)
 
 
 def test_one_that_cannot_run_is_named_and_keeps_nobody_else():

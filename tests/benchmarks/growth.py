@@ -88,7 +88,7 @@ def _point(bench: Bench, scene: Scene, mode: str, work: str, key: str, at: int) 
         scene.driver.contender(OURS, ["client", key, "true"]),
         *others(bench, scene, mode, "bwrap"),
     ]
-    effort = Effort(bench.plan.rounds, batch=5)
+    effort = Effort(bench.plan.rounds, batch=10)
     bench.compare(work, Setting(scene.name, mode), contenders, effort, at)
 
 

@@ -22,12 +22,12 @@ BARE = "import argparse, json, os, socket"
 
 def warm(bench: Bench, scene: Scene, mode: str) -> None:
     """A warm confined `true`, back to back."""
-    _warm(bench, scene, mode, "warm", Effort(bench.plan.rounds, batch=5))
+    _warm(bench, scene, mode, "warm", Effort(bench.plan.rounds, batch=20))
 
 
 def paced(bench: Bench, scene: Scene, mode: str) -> None:
     """The same with a pause before each."""
-    effort = Effort(bench.plan.rounds, batch=3, pause_s=_PACE_S)
+    effort = Effort(bench.plan.rounds, batch=10, pause_s=_PACE_S)
     _warm(bench, scene, mode, "paced", effort)
 
 
@@ -70,7 +70,7 @@ def mcp(bench: Bench, scene: Scene, mode: str) -> None:
                 driver.contender("bashd, library", ["client", session, "true"]),
                 *others(bench, scene, mode, "bwrap"),
             ]
-            effort = Effort(bench.plan.slow_rounds, batch=3)
+            effort = Effort(bench.plan.slow_rounds, batch=10)
             bench.compare("mcp", Setting(scene.name, mode), contenders, effort)
     finally:
         driver.ask("close", key=key)

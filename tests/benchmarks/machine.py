@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the threads of a process have used so far."""
+    """What a thread, or all of a process, has used."""
 
     switches: int
     cpu_ns: int
@@ -65,15 +66,32 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - names, not paths
 
 
-def usage(pid: int) -> Usage:
-    """Return what all threads of a process have used since they began."""
-    switches = cpu_ns = 0
+def usage(pid: int) -> dict[int, Usage]:
+    """Return what each thread of a process has used since it began."""
+    found: dict[int, Usage] = {}
     for thread in Path(f"/proc/{pid}/task").iterdir():
-        status = (thread / "status").read_text()
-        switches += sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status)))
-        # First field: nanoseconds on a processor. Source: sched-stats.rst.
-        cpu_ns += int((thread / "schedstat").read_text().split()[0])
-    return Usage(switches, cpu_ns)
+        with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            status = (thread / "status").read_text()
+            switches = sum(map(int, re.findall(r"ctxt_switches:\s+(\d+)", status)))
+            # First field: nanoseconds on a processor. Source: sched-stats.rst.
+            cpu_ns = int((thread / "schedstat").read_text().split()[0])
+            found[int(thread.name)] = Usage(switches, cpu_ns)
+    return found
+
+
+def used_since(before: dict[int, Usage], pid: int) -> Usage:
+    """Return what the threads that are there now have used since *before*.
+
+    What a thread used that has ended meanwhile is lost; each is counted as one switch.
+    """
+    now = usage(pid)
+    ended = len(before.keys() - now.keys())
+    none = Usage(0, 0)
+    pairs = [(after, before.get(thread, none)) for thread, after in now.items()]
+    return Usage(
+        ended + sum(after.switches - then.switches for after, then in pairs),
+        sum(after.cpu_ns - then.cpu_ns for after, then in pairs),
+    )
 
 
 def _processor() -> str:

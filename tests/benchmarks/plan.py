@@ -37,7 +37,7 @@ class Plan:
 FULL = Plan(
     accounts=("root", "user"),
     modes=(READ_ONLY, WORKSPACE_WRITE),
-    rounds=60,
+    rounds=40,
     slow_rounds=25,
     rate_rounds=3,
     rate_s=1.5,
@@ -58,7 +58,7 @@ FULL = Plan(
 QUICK = Plan(
     accounts=("root",),
     modes=(WORKSPACE_WRITE,),
-    rounds=25,
+    rounds=20,
     slow_rounds=8,
     rate_rounds=2,
     rate_s=1,

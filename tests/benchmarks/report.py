@@ -53,7 +53,9 @@ class Report:
             "# bashd's speed",
             f"Made by `{self.command}`. Every figure is a median, with the first and"
             " the third quartile in brackets; contenders took turns in random order in"
-            " one session, and x is the ratio of two medians of the same turns.",
+            " one session, up to 20 calls in a turn, and x is the ratio of two medians of"
+            " the same turns. Every caller is the same small Python program, run as the"
+            " account it measures for.",
             _table(("machine", ""), self.machine.items()),
             "## Budgets",
             _budget_table(self.verdicts),

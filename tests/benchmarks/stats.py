@@ -56,13 +56,25 @@ class Effort:
 
     rounds: int
     batch: int = 1
-    """Calls in a turn, one after the other."""
+    """Calls in a turn, one after the other, at most."""
     pause_s: float = 0
     """Before each call, not timed."""
-    turn_s: float = 0.1
-    """A contender that takes longer for one turn sits out rounds in proportion."""
+    turn_s: float = 0.2
+    """Slow contenders make fewer calls in a turn, so that it takes no longer; one whose
+    single call does sits out rounds in proportion."""
     least: int = 5
     """But has this many turns, unless there are fewer rounds."""
+
+    def pace(self, call_s: float) -> tuple[int, int]:
+        """Return in every how many rounds somebody has a turn, and with how many calls.
+
+        Args:
+            call_s: What one call takes.
+        """
+        whole_s = call_s + self.pause_s
+        batch = max(1, min(self.batch, int(self.turn_s / whole_s)))
+        at_most = max(1, self.rounds // self.least)
+        return min(at_most, max(1, round(batch * whole_s / self.turn_s))), batch
 
 
 def take_turns(
@@ -75,24 +87,23 @@ def take_turns(
     """
     samples: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
-    every: dict[str, int] = {}
+    paces: dict[str, tuple[int, int]] = {}
     for each in contenders:
         try:
             each.take(1, 0)  # caches, cells and connections are made here
-            slow_s = each.take(1, 0)[0] * effort.batch
+            paces[each.name] = effort.pace(each.take(1, 0)[0])
+            samples[each.name] = []
         except Exception as error:  # noqa: BLE001 - one that cannot is reported
             failed[each.name] = str(error)
-            continue
-        at_most = max(1, effort.rounds // effort.least)
-        every[each.name] = min(at_most, max(1, round(slow_s / effort.turn_s)))
-        samples[each.name] = []
     for number in range(effort.rounds):
-        due = [c for c in contenders if c.name in every and not number % every[c.name]]
+        due = [c for c in contenders if c.name in paces]
+        due = [c for c in due if not number % paces[c.name][0]]
         rng.shuffle(due)
         for each in due:
             try:
-                samples[each.name] += each.take(effort.batch, effort.pause_s)
+                batch = paces[each.name][1]
+                samples[each.name] += each.take(batch, effort.pause_s)
             except Exception as error:  # noqa: BLE001 - and drops out
                 failed[each.name] = str(error)
-                del every[each.name], samples[each.name]
+                del paces[each.name], samples[each.name]
     return {name: Summary.of(times) for name, times in samples.items()}, failed
