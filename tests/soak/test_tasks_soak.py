@@ -36,6 +36,7 @@ pytestmark = [
     ),
 ]
 FULL = [pytest.mark.soak, pytest.mark.timeout(1800)]
+BRIEF = pytest.mark.timeout(180)
 MIB = 2**20
 DAEMON_MIB = 150
 FLAT_MIB = 20
@@ -65,8 +66,9 @@ def until(condition: Callable[[], bool], what: str, within_s: float) -> None:
         time.sleep(0.2)
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("count", [200, pytest.param(1_000, marks=FULL)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(200, marks=BRIEF), pytest.param(1_000, marks=FULL)]
+)
 def test_many_tasks_are_alive_at_once(daemon_matrix: RunningDaemon, count: int):
     daemon = daemon_matrix
     workspace = daemon.make_workspace()
@@ -105,8 +107,9 @@ def _check_at_rest(daemon: RunningDaemon) -> None:
     assert busy < 0.05
 
 
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("count", [500, pytest.param(10_000, marks=FULL)])
+@pytest.mark.parametrize(
+    "count", [pytest.param(500, marks=BRIEF), pytest.param(10_000, marks=FULL)]
+)
 def test_short_tasks_leave_nothing(daemon_matrix: RunningDaemon, count: int):
     daemon, part = daemon_matrix, count // PARTS
     workspace = daemon.make_workspace()
@@ -134,7 +137,7 @@ def _run_and_close(daemon: RunningDaemon, workspace: Path, count: int) -> None:
         caller.sessions.close(caller.session.session_id)
 
 
-@pytest.mark.timeout(120)
+@BRIEF
 def test_a_flood_costs_no_memory_and_disturbs_nobody(daemon_matrix: RunningDaemon):
     daemon = daemon_matrix
     workspace = daemon.make_workspace()
