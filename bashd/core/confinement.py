@@ -100,6 +100,18 @@ class Found:
         """Folders of which a bwrap cell has its own."""
         return PRIVATE if self.home is None else (*PRIVATE, self.home)
 
+    def is_own(self, path: str, places: Places) -> bool:
+        """Whether a bwrap cell has something of its own there, and not the host's.
+
+        Args:
+            path: Canonical.
+            places: The session's.
+        """
+        shown = (*self.roots, *self.visible, *self.run_folders, *self.devices)
+        return is_below_any(path, self.private) and not is_below_any(
+            path, (*shown, *self.code, places.output_dir)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -442,7 +454,9 @@ def _landlock_gaps(
     if abi < landlock_rules.SCOPE_ABI:
         gaps.append("signals and abstract sockets are not scoped before ABI 6")
     if abi < landlock_rules.TRUNCATE_ABI:
-        gaps.append("truncation is not mediated before ABI 3")
+        gaps.append(
+            "truncation is not mediated before ABI 3: truncate(2) is refused everywhere"
+        )
     return tuple(gaps)
 
 

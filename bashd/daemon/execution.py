@@ -312,11 +312,16 @@ class Execution:
     async def _workdir(self, session: Session, command: Command, slot: Slot) -> Workdir:
         if command.workdir is None and command.mode.confines:
             return slot.root
-        path = command.workdir
+        path, walls = command.workdir, slot.walls
 
         def find() -> Workdir:
             if path is None:
                 return survey.find_root(session.cwd)
+            if walls is not None and command.runner != LANDLOCK:
+                real = os.path.realpath(path)
+                if walls.survey.found.is_own(real, session.places):
+                    # The cell will see whether it has this one.
+                    return Workdir(real, 0, 0)
             return survey.find_workdir(path)
 
         return await run_as(session.identity, find)
@@ -379,7 +384,7 @@ class Execution:
             outcome = started.spare.came_to
             if outcome is True or stop.cause is not None:
                 return ended, started
-            self._raise_unless_retry(session, started, outcome, command)
+            self._raise_unless_retry(session, started, outcome, command, attempt)
             if attempt + 1 < _STARTS:
                 started = await self.start(session, command, announce, stop)
         raise unavailable(command.mode, "the command's process ends before it starts")
@@ -390,9 +395,16 @@ class Execution:
         started: Started,
         outcome: wire.Failed | bool,  # noqa: FBT001 - as `Spare.outcome` has it
         command: Command,
+        attempt: int,
     ) -> None:
         if isinstance(outcome, bool):
             return
+        if outcome.step == "workdir-changed" and attempt > 0:
+            # A fresh cell would have had the host's, if it had been replaced there.
+            raise StartError(
+                f"cannot use the working folder {started.workdir.path}: EACCES: its"
+                " policy hides it from commands"
+            )
         if outcome.step in _ENVIRONMENT_ERRORS:
             session.cells.discard(started.slot.cell)
             return

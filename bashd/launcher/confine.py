@@ -163,7 +163,10 @@ def check_mounts(mounts: list[list[Any]]) -> None:
 
 
 def enter_workdir(path: bytes, dev: int, ino: int) -> None:
-    """Change to *path*, following no link, and check that it is the resolved inode."""
+    """Change to *path*, following no link, and check that it is the resolved inode.
+
+    Inode 0 is any: of a folder that only this cell has nobody else can say it.
+    """
     name = os.fsdecode(path)
     with step("workdir"):
         try:
@@ -174,7 +177,7 @@ def enter_workdir(path: bytes, dev: int, ino: int) -> None:
             ) from error
         try:
             found = os.fstat(fd)
-            if (found.st_dev, found.st_ino) != (dev, ino):
+            if ino and (found.st_dev, found.st_ino) != (dev, ino):
                 raise StepError("workdir-changed", f"{name} is another directory now")
             os.fchdir(fd)
         finally:

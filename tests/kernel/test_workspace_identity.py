@@ -6,8 +6,10 @@ call; a command is in the right folder, or the call says what is in the way.
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +25,9 @@ from tests.support.stations import (
     Station,
     on,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SOME = (ROOT_BWRAP, USER_LANDLOCK, SERVED_BWRAP)
 MODES = (*CONFINING, FULL_ACCESS)
@@ -178,6 +183,36 @@ def test_a_workdir_that_is_not_there_is_said_to_be_missing(station: Station):
     again = station.client.read_output(task.task_id)
     assert again is not None
     assert again.delta == ""
+
+
+@on(*SOME)
+def test_a_workdir_may_be_a_folder_that_a_cell_has_of_its_own(station: Station):
+    name = f"bashd-{secrets.token_hex(6)}"
+    made = station.run(f"mkdir $TMPDIR/{name} && cd $TMPDIR/{name} && pwd")
+    folder = made.stdout.text.strip()
+    # There is one cell for all of these.
+    for workdir in (folder, "/tmp", "/var/tmp", "/dev/shm", "/run"):
+        result = station.run("pwd -P", workdir=workdir)
+        assert (result.exit_code, result.stdout.text) == (0, f"{workdir}\n"), result
+    landed = station.run("echo x > made && cat made", workdir=folder)
+    assert landed.stdout.text == "x\n", landed
+    assert not Path("/tmp", name).exists()
+    with pytest.raises(StartError, match=r"ENOENT|No such file"):
+        station.run("true", workdir=f"/tmp/{name}-missing")
+
+
+@on(ROOT_BWRAP, SERVED_BWRAP)
+def test_a_workdir_that_a_policy_hides_is_said_to_be_hidden(
+    station: Station, policy_folder: Callable[..., dict[str, str]]
+):
+    hidden = station.give(station.folder / secrets.token_hex(4))
+    policy = f'mode = "workspace-write"\nmasked = ["{hidden}"]\n'
+    environ = station.environ | policy_folder(hiding=policy)
+    with (
+        station.another(policy="hiding", environ=environ) as session,
+        pytest.raises(StartError, match="its policy hides it"),
+    ):
+        session.run("true", workdir=str(hidden))
 
 
 @on(*SOME)
