@@ -409,7 +409,7 @@ class Execution:
             session.cells.discard(started.slot.cell)
             return
         if outcome.step == "workdir":
-            raise StartError(f"cannot use the working folder: {outcome.reason}")
+            raise StartError(f"cannot use the working folder {outcome.reason}")
         if outcome.step == "exec":
             raise StartError(f"spawn failed: cannot execute bash: {outcome.reason}")
         raise RunnerFailedError(f"step {outcome.step} failed: {outcome.reason}")

@@ -8,6 +8,7 @@ daemon decided; nothing here chooses.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Generator
@@ -172,9 +173,10 @@ def enter_workdir(path: bytes, dev: int, ino: int) -> None:
         try:
             fd = kernel.open_no_symlinks(name, os.O_PATH | os.O_DIRECTORY)
         except OSError as error:
-            raise OSError(
-                error.errno, f"{os.strerror(error.errno or 0)}: {name}"
-            ) from error
+            number = error.errno or 0
+            # The words of the daemon, which looks for most folders itself.
+            why = f"{errno.errorcode.get(number, 'EIO')}: {os.strerror(number)}"
+            raise StepError("workdir", f"{name}: {why}") from error
         try:
             found = os.fstat(fd)
             if ino and (found.st_dev, found.st_ino) != (dev, ino):
