@@ -21,6 +21,7 @@ import trio
 from bashd.core import confinement
 from bashd.core.confinement import Found, Places, Plan
 from bashd.core.errors import RunnerFailedError
+from bashd.core.landlock_rules import TRUNCATE_ABI
 from bashd.core.model import Mode
 from bashd.core.policy import Policy
 from bashd.daemon import code, folders, survey, walls
@@ -107,8 +108,8 @@ class Slot:
     """Likewise."""
     generation: int
     root: Workdir
-    rlimits: tuple[tuple[int, int], ...]
-    """(RLIMIT number, value) pairs of its commands."""
+    rlimits: tuple[tuple[int, int, int], ...]
+    """(RLIMIT number, soft, hard) of its commands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,8 @@ class Environment:
     """The daemon's own configuration: protected in every writable root."""
     guards: Guards = field(default_factory=Guards)
     """Check after each command what became of protected metadata."""
+    open_files: int = 1024
+    """Soft limit on descriptors that commands start with. Default: Linux's."""
     records_on: Callable[[], bool] = _never
     """Whether the kernel records refusals and they are read."""
 
@@ -355,7 +358,7 @@ class SessionCells:
 
     async def _rlimits(
         self, key: CellKey, policy: Policy
-    ) -> tuple[tuple[int, int], ...]:
+    ) -> tuple[tuple[int, int, int], ...]:
         uid = self.identity.uid
         kept = self.environment.cgroups.limits
         others: int | None = 0
@@ -364,7 +367,12 @@ class SessionCells:
         elif PIDS not in kept and (os.geteuid() == 0 or key.runner != BWRAP):
             # Without a user namespace of its own the user's other processes count.
             others = await trio.to_thread.run_sync(threads_of, uid)
-        return rlimits(policy.limits, kept=kept, others=others)
+        return rlimits(
+            policy.limits,
+            kept=kept,
+            others=others,
+            open_files=self.environment.open_files,
+        )
 
     @contextlib.contextmanager
     def _recorded(self, cell_id: str, built: BuiltCell) -> Generator[None]:
@@ -431,6 +439,7 @@ class SessionCells:
                     unix_sockets=key.runner == BWRAP or policy.sockets.unix,
                     inet_sockets=network.inet_sockets,
                     namespaces=policy.namespaces,
+                    truncation=key.runner == BWRAP or tools.abi >= TRUNCATE_ABI,
                     log_layers=self.environment.records_on(),
                 )
             )

@@ -10,6 +10,9 @@ a limit of single processes has to do, and does less:
   not bind uid 0. So it is set to what there is of the user's when the cell is built,
   and as many more as the policy allows. In a user namespace of its own the count
   begins at nothing (Linux 5.14).
+- Descriptors. The policy's number is the hard limit. The soft one is what the daemon was
+  started with, not what it raised it to for itself: select(2) breaks beyond 1024, and
+  some programs close every number up to the limit.
 """
 
 from __future__ import annotations
@@ -27,30 +30,42 @@ MEMORY = "memory"
 
 
 def rlimits(
-    limits: Limits, *, kept: frozenset[str], others: int | None
-) -> tuple[tuple[int, int], ...]:
-    """Return a command's resource limits as (RLIMIT number, value) pairs.
+    limits: Limits, *, kept: frozenset[str], others: int | None, open_files: int
+) -> tuple[tuple[int, int, int], ...]:
+    """Return a command's resource limits as (RLIMIT number, soft, hard).
 
     Args:
         limits: The policy's.
         kept: Controllers whose limits a cgroup keeps.
         others: Threads that count beside the command's own; None where no limit of
             the kind binds (uid 0).
+        open_files: Soft limit on descriptors of whoever started the daemon.
     """
     processes = memory = None
     if PIDS not in kept and limits.pids is not None and others is not None:
         processes = limits.pids + others
     if MEMORY not in kept:
         memory = limits.memory_bytes
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if limits.open_files is not None:
+        most_files = _least(limits.open_files, most_files)
     pairs = (
-        (resource.RLIMIT_NOFILE, limits.open_files),
         (resource.RLIMIT_FSIZE, limits.file_size_bytes),
         (resource.RLIMIT_CORE, limits.core_bytes),
         (resource.RLIMIT_CPU, limits.cpu_s),
         (resource.RLIMIT_DATA, memory),
         (resource.RLIMIT_NPROC, processes),
     )
-    return tuple((kind, value) for kind, value in pairs if value is not None)
+    return (
+        (resource.RLIMIT_NOFILE, _least(open_files, most_files), most_files),
+        *((kind, value, value) for kind, value in pairs if value is not None),
+    )
+
+
+def _least(one: int, other: int) -> int:
+    if resource.RLIM_INFINITY in (one, other):
+        return max(one, other)  # the other one: infinity is -1
+    return min(one, other)
 
 
 def threads_of(uid: int) -> int:

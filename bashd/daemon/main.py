@@ -145,7 +145,7 @@ def _run(options: Options, ready: Readiness) -> End:
     notifier = Notifier(os.environ)
     passed = take_passed_fds(os.environ)
     journal.set_up_logging(os.environ)
-    process.harden()
+    open_files = process.harden()
     config = _load(options)
     listener = _listen(options, config, passed) if given is None else inherit(*given)
     try:
@@ -164,9 +164,11 @@ def _run(options: Options, ready: Readiness) -> End:
                 notifier=notifier,
                 ready=ready,
                 inherited=inherited,
+                open_files=open_files,
             )
         )
         if end is End.AGAIN:
+            process.lower_fd_limit(open_files)
             handover.execute(listener, manager)
         return end
     finally:
@@ -184,8 +186,9 @@ async def _serve(
     notifier: Notifier,
     ready: Readiness,
     inherited: handover.Inherited,
+    open_files: int,
 ) -> End:
-    service = Service(config, places, adoption=adoption)
+    service = Service(config, places, adoption=adoption, open_files=open_files)
     server = Server(
         listener.socket,
         service,

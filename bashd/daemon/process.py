@@ -26,13 +26,17 @@ _KEPT: Final = frozenset(
 _KEPT_PREFIXES: Final = ("LC_", "XDG_")
 
 
-def harden(environ: MutableMapping[bytes, bytes] = os.environb) -> None:
-    """Forget the environment, close the process to its own uid, lift the fd limit."""
+def harden(environ: MutableMapping[bytes, bytes] = os.environb) -> int:
+    """Forget the environment, close the process to its own uid, lift the fd limit.
+
+    Returns:
+        The limit on descriptors as it was: what commands start with.
+    """
     os.umask(0o077)
     forget_environment(environ)
     # Last: it closes /proc/self to this process as well.
     set_dumpable(False)
-    raise_fd_limit()
+    return raise_fd_limit()
 
 
 def is_kept(name: str) -> bool:
@@ -70,7 +74,18 @@ def _blanked(block: bytes) -> bytes:
     )
 
 
-def raise_fd_limit() -> None:
-    """Use what the hard limit allows: each running command takes several descriptors."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def raise_fd_limit() -> int:
+    """Use what the hard limit allows: each running command takes several descriptors.
+
+    Returns:
+        The soft limit before.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft
+
+
+def lower_fd_limit(soft: int) -> None:
+    """Go back to *soft*, for a program that this process becomes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

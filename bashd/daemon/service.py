@@ -112,6 +112,7 @@ class Service:
         folders: DaemonFolders,
         *,
         adoption: AdoptionSocket | None = None,
+        open_files: int = 1024,
     ) -> None:
         self.config = config
         self.folders = folders
@@ -124,6 +125,7 @@ class Service:
             self._spawn_pump,
             config.daemon.spares,
             Cgroups.find() if config.daemon.cgroups else Cgroups(),
+            open_files=open_files,
         )
         if config.source.startswith("/"):
             self._environment.guarded = (config.source,)

@@ -128,7 +128,7 @@ def _rehearse(settings: Settings, times: int) -> None:
         workdir_ino=root.st_ino,
         has_stdin=False,
         has_script=False,
-        limits=((resource.RLIMIT_CORE, resource.getrlimit(resource.RLIMIT_CORE)[0]),),
+        limits=((resource.RLIMIT_CORE, *resource.getrlimit(resource.RLIMIT_CORE)),),
         environment=tuple(b"NAME%d=value" % n for n in range(40)),
     ).encode()
     for _ in range(times):
@@ -283,8 +283,8 @@ def _spawn(
     confine.check_mounts(settings.mounts)
     confine.enter_workdir(request.workdir, request.workdir_dev, request.workdir_ino)
     with step("rlimits"):
-        for kind, value in request.limits:
-            _limit(kind, value)
+        for kind, soft, hard in request.limits:
+            _limit(kind, soft, hard)
     environment = _environment(request)
     argv = [b"bash", b"-c", request.command]
     with step("stdio"):
@@ -301,10 +301,14 @@ def _spawn(
         os.execve(settings.bash, argv, environment)  # noqa: S606 - it is the product
 
 
-def _limit(kind: int, value: int) -> None:
-    hard = resource.getrlimit(kind)[1]
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-    resource.setrlimit(kind, (value, value))
+def _limit(kind: int, soft: int, hard: int) -> None:
+    most = resource.getrlimit(kind)[1]
+    if most != resource.RLIM_INFINITY:
+        soft, hard = (
+            most if value == resource.RLIM_INFINITY else min(value, most)
+            for value in (soft, hard)
+        )
+    resource.setrlimit(kind, (soft, hard))
 
 
 def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:

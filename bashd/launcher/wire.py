@@ -79,6 +79,13 @@ def number(field: bytes) -> int:
     return int(field)
 
 
+def _limit(text: bytes) -> tuple[int, int, int]:
+    parts = text.split(b":")
+    if len(parts) != 3:  # noqa: PLR2004 - kind, soft, hard
+        raise WireError(f"not a limit: {text[:32]!r}")
+    return number(parts[0]), number(parts[1]), number(parts[2])
+
+
 def _expect_fds(what: str, fds: list[int], count: int) -> None:
     if len(fds) != count:
         raise WireError(f"{what} came with {len(fds)} descriptors, not {count}")
@@ -264,8 +271,8 @@ class Request(NamedTuple):
     workdir_ino: int
     has_stdin: bool
     has_script: bool
-    limits: tuple[tuple[int, int], ...]
-    """(RLIMIT number, value) pairs, soft and hard alike."""
+    limits: tuple[tuple[int, int, int], ...]
+    """(RLIMIT number, soft, hard)."""
     environment: tuple[bytes, ...]
     """``NAME=value`` entries."""
     terminal: tuple[int, int] | None = None
@@ -273,7 +280,7 @@ class Request(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the packet, or the payload of the memfd when it is too long."""
-        limits = b",".join(b"%d:%d" % pair for pair in self.limits)
+        limits = b",".join(b"%d:%d:%d" % limit for limit in self.limits)
         return pack(
             REQUEST,
             self.command,
@@ -293,10 +300,7 @@ class Request(NamedTuple):
         fields = unpack(message)
         if len(fields) < _FIXED_FIELDS:
             raise WireError(f"request has only {len(fields)} fields")
-        limits: list[tuple[int, int]] = []
-        for pair in fields[6].split(b",") if fields[6] else ():
-            kind, _, value = pair.partition(b":")
-            limits.append((number(kind), number(value)))
+        limits = fields[6].split(b",") if fields[6] else ()
         terminal = None
         if fields[7]:
             rows, _, columns = fields[7].partition(b":")
@@ -308,7 +312,7 @@ class Request(NamedTuple):
             number(fields[3]),
             fields[4] == b"1",
             fields[5] == b"1",
-            tuple(limits),
+            tuple(_limit(limit) for limit in limits),
             tuple(fields[8:]),
             terminal,
         )
