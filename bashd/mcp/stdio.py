@@ -16,7 +16,7 @@ import os
 import stat
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -70,10 +70,25 @@ def decode_line(line: bytes) -> JSONRPCMessage | ErrorData:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         return ErrorData(code=PARSE_ERROR, message=f"not a JSON text: {error}")
+    if _has_no_id_to_answer(value):
+        return ErrorData(
+            code=INVALID_REQUEST,
+            message="a request's id must be a string or an integer",
+        )
     try:
         return jsonrpc_message_adapter.validate_python(value, by_name=False)
     except ValidationError:
         return ErrorData(code=INVALID_REQUEST, message="not a JSON-RPC 2.0 message")
+
+
+def _has_no_id_to_answer(value: object) -> bool:
+    # The SDK takes these for notifications, and their sender waits for ever.
+    if not isinstance(value, dict):
+        return False
+    members = cast("dict[str, object]", value)
+    if not {"id", "method"} <= members.keys():
+        return False
+    return isinstance(members["id"], bool) or not isinstance(members["id"], str | int)
 
 
 def encode_line(message: JSONRPCMessage) -> bytes:

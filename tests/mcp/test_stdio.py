@@ -36,6 +36,23 @@ def test_what_is_no_message_is_answered_and_the_connection_goes_on() -> None:
         assert answer["result"]["content"][0]["text"] == "on\n"
 
 
+@pytest.mark.parametrize("request_id", [None, True, 1.5, [], {"a": 1}])
+def test_a_request_whose_id_is_none_is_answered_too(request_id: object) -> None:
+    arguments = {"command": "echo", "description": "d"}
+    call = {
+        "jsonrpc": "2.0",
+        "id": request_id,
+        "method": "tools/call",
+        "params": {"name": "bash", "arguments": arguments},
+    }
+    answer = decode_line(json.dumps(call).encode())
+    assert isinstance(answer, ErrorData)
+    assert "id must be a string or an integer" in answer.message
+    for good in (7, "seven", ""):
+        line = json.dumps(call | {"id": good}).encode()
+        assert isinstance(decode_line(line), JSONRPCRequest)
+
+
 def test_a_lone_surrogate_is_answered_by_the_tool() -> None:
     with raw_client() as client:
         answer = client.bash(1, "echo \ud800")
