@@ -17,6 +17,9 @@ examples:
   bashd completion bash > ~/.local/share/bash-completion/completions/bashd
   bashd completion zsh > ~/.zfunc/_bashd           with ~/.zfunc in $fpath
   bashd completion fish > ~/.config/fish/completions/bashd.fish
+
+exit status:
+  0 done, 2 the words make no sense
 """
 
 

@@ -24,6 +24,9 @@ _EPILOG = """\
 examples:
   bashd schema | jq -r .description
   bashd schema | jq '."$defs".RunResult'
+
+exit status:
+  0 done, 2 the words make no sense
 """
 
 

@@ -33,6 +33,10 @@ examples:
   bashd serve --config ./bashd.toml
 
 It says `listening on PATH` on stderr once it accepts.
+
+exit status:
+  0 it was told to stop, or had nothing to do, and left nothing behind; 1 it could not
+  serve, or not stop cleanly; 2 an option or the configuration is wrong
 """
 
 

@@ -289,7 +289,7 @@ def test_every_command_has_help_with_examples_and_exit_statuses() -> None:
         text = bashd(name, "--help").stdout
         assert text.startswith(f"usage: bashd {name} "), name
         assert "example" in text.lower(), name
-    assert "exit status" in bashd("run", "--help").stdout
+        assert "exit status:" in text, name
 
 
 def test_the_help_lists_every_command() -> None:
