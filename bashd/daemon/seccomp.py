@@ -34,6 +34,9 @@ _AF_INET6: Final = 10
 _AF_NETLINK: Final = 16
 _SOCK_RAW: Final = 3
 _SOCK_TYPE_MASK: Final = 0xF
+# asm-generic/fcntl.h
+_O_ACCMODE: Final = 0o3
+_O_TRUNC: Final = 0o1000
 _UNKNOWN_CALL: Final = -1  # __NR_SCMP_ERROR in seccomp.h
 _REFUSED_FAMILIES: Final = (17, 38, 40)  # AF_PACKET, AF_ALG, AF_VSOCK
 _FAMILIES: Final = (_AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK)
@@ -82,6 +85,10 @@ class Switches:
     """False where the network must be off and no namespace could be made."""
     namespaces: bool
     """The policy allows new namespaces and mounts inside them."""
+    truncation: bool = True
+    """False where the only wall is a Landlock that does not know truncation (ABI 2):
+    there a file could be emptied wherever its owner may write, without being opened
+    for writing."""
     log_layers: bool = False
     """Log programs that put a Landlock layer of their own on, and let them: what such
     a layer refuses is not recorded, so the records' silence proves nothing then."""
@@ -115,6 +122,8 @@ def compile_filter(switches: Switches) -> bytes:
             lib.Arg(1, lib.MASKED_EQ, 0xFFFFFFFF, request),
         )  # fmt: skip
     _refuse_sockets(lib, program, switches)
+    if not switches.truncation:
+        _refuse_truncation(lib, program)
     if switches.log_layers:
         # All but those whose own refusals are recorded too, as the spare's layer.
         everything = lib.Arg(1, lib.NE, LANDLOCK_RESTRICT_SELF_LOG_NEW_EXEC_ON)
@@ -189,6 +198,24 @@ def _refuse_sockets(lib: Any, program: Any, switches: Switches) -> None:
             lib, program, refuse, "socket", lib.Arg(0, lib.EQ, family),
             lib.Arg(1, lib.MASKED_EQ, _SOCK_TYPE_MASK, _SOCK_RAW),
         )  # fmt: skip
+
+
+def _refuse_truncation(lib: Any, program: Any) -> None:
+    """Refuse to cut a file off by its path; by a descriptor it needs one for writing.
+
+    As Landlock would, so that it is taken for what it is: a refusal of a file.
+    """
+    refuse = lib.ERRNO(errno.EACCES)
+    for name in ("truncate", "truncate64"):
+        _refuse(lib, program, refuse, name)
+    for name, flags in (("open", 1), ("openat", 2)):
+        # Access mode 3 asks the file's permissions and opens for neither; see open(2).
+        for mode in (os.O_RDONLY, _O_ACCMODE):
+            mask = _O_ACCMODE | _O_TRUNC
+            cut = lib.Arg(flags, lib.MASKED_EQ, mask, mode | _O_TRUNC)
+            _refuse(lib, program, refuse, name, cut)
+    # It hides its flags behind a pointer; whoever uses it knows older kernels, too.
+    _refuse(lib, program, lib.ERRNO(errno.ENOSYS), "openat2")
 
 
 def _export(program: Any) -> bytes:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import shlex
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.conftest import daemon_factory
+from tests.support.accounts import as_user
+from tests.support.enclosure import describe
 from tests.support.stage import REPOSITORY
 
 if TYPE_CHECKING:
@@ -59,14 +62,38 @@ def on_kernel(
             account=root_account, caller=caller or ordinary_user, runner=runner
         )
         daemon.install = install  # only the daemon lives on the old kernel
+        stack.callback(end_with_supervisor, daemon)
         return daemon
 
     with ExitStack() as stack:
         yield start
 
 
-def attempt(daemon: RunningDaemon, command: str) -> dict[str, Any]:
-    return daemon.run(command, cwd=daemon.make_workspace(), mode="workspace-write")
+def end_with_supervisor(daemon: RunningDaemon) -> None:
+    """End the daemon and wait for who answered for its kernel: it is not a left-over."""
+    daemon.process.terminate()
+    daemon.process.wait(30)
+    # Without a limit of its own: what never comes costs the test its timeout.
+    while any("old_kernel.py" in describe(pid) for pid in daemon.enclosure.pids()):
+        time.sleep(0.01)
+
+
+OPENAT2 = """
+import ctypes, os, struct
+def openat2(path, flags):
+    # Source: linux/openat2.h; the number is the same on every machine.
+    how = struct.pack("=QQQ", flags, 0, 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(437, -100, path.encode(), how, len(how)) < 0:
+        raise OSError(ctypes.get_errno(), "openat2")
+"""
+
+
+def attempt(
+    daemon: RunningDaemon, command: str, *, cwd: Path | None = None
+) -> dict[str, Any]:
+    place = cwd or daemon.make_workspace()
+    return daemon.run(command, cwd=place, mode="workspace-write")
 
 
 @pytest.mark.parametrize("abi", [NONE, 1, DEBIAN_12])
@@ -124,3 +151,37 @@ def test_an_old_landlock_alone_says_what_it_does_not_hold(
     assert answer["stdout"]["text"] == "in\n"
     assert answer["sandbox"]["enforcement"] == "partial"
     assert answer["exit_code"] != 0
+
+
+CUTS = (
+    "os.truncate(path, 0)",
+    "os.open(path, os.O_RDONLY | os.O_TRUNC)",
+    "os.open(path, 3 | os.O_TRUNC)",
+    "os.open(path, os.O_WRONLY | os.O_TRUNC)",
+    "os.ftruncate(os.open(path, os.O_WRONLY), 0)",
+    "openat2(path, os.O_RDONLY | os.O_TRUNC)",
+)
+"""Ways to empty a file."""
+
+
+@pytest.mark.parametrize("abi", [1, DEBIAN_12])
+def test_a_file_outside_is_not_emptied_where_landlock_knows_no_truncation(
+    on_kernel: Callable[..., RunningDaemon], abi: int
+):
+    daemon = on_kernel(abi, "landlock")
+    place, outside = daemon.make_workspace(), daemon.make_workspace("outside")
+    precious, own = outside / "precious", place / "own"
+    write = ["bash", "-c", f"echo precious >{precious}; echo own >{own}"]
+    for cut in CUTS:
+        script = f"{OPENAT2}path = {str(precious)!r}; {cut}"
+        program = ["/usr/bin/python3", "-c", script]
+        as_user(daemon.caller, write)
+        as_user(daemon.caller, program)
+        assert precious.read_text() == "", f"{cut} empties no file"
+        as_user(daemon.caller, write)
+        result = attempt(daemon, shlex.join(program), cwd=place)
+        assert precious.read_text() == "precious\n", cut
+        assert result["exit_code"] != 0, cut
+    # What is opened for writing can be cut off as ever.
+    done = attempt(daemon, "truncate -s 1 own; echo x >>own; : >own", cwd=place)
+    assert (done["exit_code"], own.read_text()) == (0, ""), done
