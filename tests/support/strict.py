@@ -4,8 +4,8 @@ A test that is skipped everywhere proves nothing and nobody notices. CI runs str
 so that whatever a test needs has to be there; on a poor machine the same test says
 why it cannot run and lets the others go on.
 
-Soak tests are *deselected* unless asked for: leaving them out is a choice, not a
-machine that lacks something.
+Soak tests and labs are *deselected* unless asked for: leaving them out is a choice, not
+a machine that lacks something.
 """
 
 from __future__ import annotations
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 STRICT = os.environ.get("BASHD_TEST_STRICT") == "1"
+_ON_REQUEST = ("soak", "lab")
+"""Markers; ``--run-soak`` and ``--run-lab`` ask for them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--run-soak``."""
-    parser.addoption(
-        "--run-soak", action="store_true", help="also run the tests marked soak"
-    )
+    """Add ``--run-soak`` and ``--run-lab``."""
+    for name in _ON_REQUEST:
+        text = f"also run the tests marked {name}"
+        parser.addoption(f"--run-{name}", action="store_true", help=text)
 
 
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave soak tests out unless they were asked for."""
-    if config.getoption("--run-soak"):
-        return
-    soak = [item for item in items if item.get_closest_marker("soak")]
-    if soak:
-        config.hook.pytest_deselected(items=soak)
-        items[:] = [item for item in items if not item.get_closest_marker("soak")]
+    """Leave soak tests and labs out unless they were asked for."""
+    for name in _ON_REQUEST:
+        if config.getoption(f"--run-{name}"):
+            continue
+        left_out = [item for item in items if item.get_closest_marker(name)]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if not item.get_closest_marker(name)]
 
 
 @pytest.hookimpl(wrapper=True)
