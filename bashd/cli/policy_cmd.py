@@ -58,7 +58,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     show.add_argument("name", metavar="NAME", help="a policy's or a mode's name")
     check = verbs.add_parser("check", help="check policy files")
     check.add_argument(
-        "files", metavar="FILE", nargs="*", help="files to check; default: all"
+        "files",
+        metavar="FILE|NAME",
+        nargs="*",
+        help="files, or names of policies, to check; default: all",
     )
     verbs.add_parser("schema", help="print the JSON Schema of policy files")
     effective = verbs.add_parser(
@@ -91,7 +94,9 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     desk = _open_desk(args.config)
     if args.policy_verb == "check":
-        return _check(args.files or _all_files(desk), desk, as_json=args.json)
+        words: list[str] = args.files
+        files = [file for word in words for file in _files_of(word, desk)]
+        return _check(files or _all_files(desk), desk, as_json=args.json)
     if args.policy_verb == "show":
         _show(args.name, desk, as_json=args.json)
     else:
@@ -173,6 +178,14 @@ def _all_files(desk: _Desk) -> list[str]:
         except OSError as error:
             raise ConfigError(f"{folder}: cannot be read: {error.strerror}") from error
     return found
+
+
+def _files_of(word: str, desk: _Desk) -> list[str]:
+    """Return the file that *word* is, else those of the policy that it names."""
+    if "/" in word or Path(word).exists():
+        return [word]
+    found = [f for f in _all_files(desk) if Path(f).name == f"{word}.toml"]
+    return found or [word]
 
 
 def _check(files: Iterable[str], desk: _Desk, *, as_json: bool) -> int:

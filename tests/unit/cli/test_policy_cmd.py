@@ -122,6 +122,20 @@ def test_check_as_json(home: Path, capsys: pytest.CaptureFixture[str]):
     assert '"mode"' in result["error"]
 
 
+def test_check_takes_the_name_of_a_policy(
+    home: Path, capsys: pytest.CaptureFixture[str]
+):
+    own = write(home, "ci", "limits.pids = 10")
+    write(home, "bad", "mod = 1")
+    assert run("check", "ci") == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 2, "the shipped one and the user's own"
+    assert printed[-1] == f"{own}: ok"
+    assert run("check", "bad", "ci") == 1
+    assert run("check", "no-such-policy") == 1
+    assert capsys.readouterr().err.endswith("no-such-policy: no such file\n")
+
+
 def test_a_draft_is_checked_where_it_lies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
