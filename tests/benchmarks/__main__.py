@@ -21,7 +21,7 @@ from tests.benchmarks.bench import Bench, Stage
 from tests.benchmarks.budgets import judge
 from tests.benchmarks.peers import peers
 from tests.benchmarks.plan import FULL, QUICK, TINY, Plan
-from tests.benchmarks.report import Report
+from tests.benchmarks.report import Report, refresh
 from tests.benchmarks.scene import Scene, may_realtime, scenes
 from tests.benchmarks.toolbox import Toolbox, default_cache, fill
 
@@ -88,6 +88,8 @@ def main() -> int:
     except ImportError as error:
         bench.say(f"no plot: {error}")
     print(report.summary())
+    if arguments.readme:
+        refresh(Path(arguments.readme), report.summary())
     bench.say(f"written: {out}/report.md, report.json, report.png, summary.md")
     return _status(bench, all(verdict.kept for verdict in verdicts))
 
@@ -108,6 +110,9 @@ def _parse() -> argparse.Namespace:
         default="build/bench",
         metavar="DIR",
         help="for the report (%(default)s)",
+    )
+    parser.add_argument(
+        "--readme", metavar="FILE", help="put the summary between the marks in there"
     )
     parser.add_argument(
         "--only",

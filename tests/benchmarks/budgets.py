@@ -36,9 +36,9 @@ class Budget:
         """What is bounded, in words."""
         work = WORKS[self.work]
         if self.flat:
-            return f"{work.title}: last point to first, relative to {self.against}"
+            return f"{work.title}: last to first, beside {self.against}"
         if self.against:
-            return f"{work.title}, to {self.against}"
+            return f"{work.title}: relative to {self.against}"
         return work.title
 
     @property

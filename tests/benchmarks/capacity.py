@@ -17,6 +17,7 @@ from tests.benchmarks.stats import Summary
 _PROCESSES = 16
 """More clients than this share processes, as threads: memory for 64 is not at issue."""
 _WARM_UP_S = 0.5
+_CELL_S = 0.08
 _CALLS = 25
 """Of the other session, in each round of a flood."""
 
@@ -42,8 +43,8 @@ def rates(bench: Bench, scene: Scene, mode: str) -> None:
 def _rate(bench: Bench, scene: Scene, what: list[Any], clients: int) -> float:
     processes = min(clients, _PROCESSES)
     drivers = [scene.driver_with("", number) for number in range(processes)]
-    # Sessions and their cells take a while, all at once on a small machine.
-    warm_up_s = _WARM_UP_S + clients * 0.1
+    # Cells take a while, all at once on a small machine; a program has none to make.
+    warm_up_s = _WARM_UP_S + (clients * _CELL_S if what[0] == "own_client" else 0)
     for driver in drivers:
         driver.begin(
             "rate",

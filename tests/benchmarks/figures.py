@@ -80,51 +80,55 @@ class Work:
     """Something that is measured."""
 
     title: str
-    """With the pacing, which stands beside every figure."""
+    """Short; with the pacing, which stands beside every figure."""
     unit: str
     against: tuple[str, ...] = ()
     """Contenders to which ratios are shown."""
     counts: str = ""
     """What `Figure.at` counts."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether its figures make a curve."""
-        return self.title.startswith("growth: ")
+    about: str = ""
+    """More, where the title does not say everything."""
+    grows: bool = False
+    """Whether its figures make a curve."""
 
 
 WORKS: dict[str, Work] = {
     "warm": Work(
-        "warm confined `true`, client call to result, back to back",
+        "warm `true`, back to back",
         "ms",
         ("bwrap", "bash"),
+        about="A client's call until it has the result, in a session that is open.",
     ),
     "paced": Work(
-        "warm confined `true`, client call to result, 10 ms between commands",
+        "warm `true`, 10 ms between commands",
         "ms",
         ("bwrap", "bash"),
+        about="The same at a slower pace: processors and caches have cooled down.",
     ),
     "cold": Work(
-        "connect, open a session and run its first command, one after the other",
+        "first command of a session, one session after the other",
         "ms",
         ("bwrap",),
+        about="Connect, open a session, make its cell, run `true`.",
     ),
     "cli": Work(
-        "`bashd run true`, whole process, daemon up, back to back",
+        "`bashd run true`, back to back",
         "ms",
         ("bare python3", "codex"),
+        about="Whole processes, with the daemon up; bare python3 imports argparse,"
+        " json, os and socket.",
     ),
     "mcp": Work(
         "`true` as an MCP tool call over stdio, back to back", "ms", ("bwrap",)
     ),
     **{
         f"rate-{clients}": Work(
-            f"commands per second, {clients} client{'s' * (clients > 1)},"
-            " each back to back",
+            f"commands per second, {clients} client{'s' * (clients > 1)}"
+            f"{' in 16 processes' * (clients > 16)}, each back to back",
             "/s",
             ("bwrap",),
         )
-        for clients in (1, 4, 16, 64)
+        for clients in (1, 2, 4, 16, 64)
     },
     "output": Work(
         "output of one command to its file, without pause",
@@ -159,30 +163,21 @@ WORKS: dict[str, Work] = {
     "many-descriptors": Work(
         "growth of the daemon over many commands", "open files", counts="commands"
     ),
-    "grow-sessions": Work(
-        "growth: warm `true`, back to back, while sessions with a cell each are open",
-        "ms",
-        counts="open sessions",
-    ),
-    "grow-tasks": Work(
-        "growth: warm `true`, back to back, while background tasks are alive",
-        "ms",
-        counts="live tasks",
-    ),
-    "grow-files": Work(
-        "growth: warm `true`, back to back, in a workspace of many files",
-        "ms",
-        counts="files in the workspace",
-    ),
-    "grow-paths": Work(
-        "growth: warm `true`, back to back, under a policy that masks many paths",
-        "ms",
-        counts="masked paths",
-    ),
-    "grow-rules": Work(
-        "growth: warm `true`, back to back, under a policy of many command rules",
-        "ms",
-        counts="command rules",
-    ),
+    **{
+        f"grow-{key}": Work(
+            f"warm `true`, back to back, by number of {counts}",
+            "ms",
+            counts=counts,
+            about=about,
+            grows=True,
+        )
+        for key, counts, about in (
+            ("sessions", "open sessions", "Each has a cell of its own."),
+            ("tasks", "live tasks", "They sleep in the background of another session."),
+            ("files", "files in the workspace", "500 in a folder."),
+            ("paths", "masked paths", "All of them exist."),
+            ("rules", "command rules", "None of them matches."),
+        )
+    },
 }
 """In the order in which they are reported."""

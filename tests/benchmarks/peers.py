@@ -129,11 +129,14 @@ def _srt(box: Toolbox, ground: Ground, mode: str) -> Peer:
         "network": {"allowedDomains": [], "deniedDomains": []},
         "filesystem": {"denyRead": [], "allowWrite": writable, "denyWrite": []},
     }
-    path = _own_folder(ground, "srt") / f"{mode}.json"
+    own = _own_folder(ground, "srt")
+    path = own / f"{mode}.json"
     path.write_text(json.dumps(settings))
+    # It leaves sockets behind, named by pid: a later call finds its name taken.
+    env = {**box.srt_env, "TMPDIR": str(_own_folder(ground, "srt-tmp"))}
     argv = [*box.srt, "--settings", str(path), "-c", "true"]
     config = f"\n# {path.name}: {json.dumps(settings)}"
-    return _spawned("srt", argv, ground, box.srt_env, config)
+    return _spawned("srt", argv, ground, env, config)
 
 
 def _own_folder(ground: Ground, name: str) -> Path:

@@ -127,7 +127,7 @@ def _colour(name: str) -> str:
 
 
 def _title(key: str, setting: Setting) -> str:
-    title = WORKS[key].title.replace("`", "").removeprefix("growth: ")
+    title = WORKS[key].title.replace("`", "")
     middle = title.find(", ", len(title) // 2 - 8)
     if middle > 0:
         title = f"{title[: middle + 1]}\n{title[middle + 2 :]}"

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.benchmarks.budgets import BUDGETS, Budget, Verdict
-from tests.benchmarks.figures import OURS, WORKS, Figure, Findings
+from tests.benchmarks.figures import OURS, WORKS, Figure, Findings, Work
 from tests.benchmarks.peers import NOTES
+
+_BEGIN, _END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +90,45 @@ class Report:
             of_it = [v.value for v in self.verdicts if v.budget == budget]
             if of_it:
                 rows.append((budget.title, _range(of_it, budget), _bound(budget)))
-        machine = self.machine
-        described = (
-            f"{machine['processor']}, {machine['memory']}, {machine['kernel']},"
-            f" {machine['system']}, Python {machine['python']},"
-            f" {machine['bubblewrap']}; load {machine['load at the start']};"
-            f" {machine['priority']} priority; {machine['when']}"
-        )
-        return (
-            f"{_table(('measured', 'worst and best setting', 'budget'), rows)}\n\n"
-            f"{described}.\n"
-        )
+        heads = ("measured", "worst … best setting", "budget")
+        parts = [_table(heads, rows), *self._peer_summary(), f"{self._described()}.\n"]
+        return "\n\n".join(parts)
+
+    def _peer_summary(self) -> Iterable[str]:
+        settings = self.findings.settings("warm")
+        if not settings:
+            return
+        setting, works = settings[-1], ("warm", "paced", "cli")
+        names = [f.contender for f in self.findings.figures if f.setting == setting]
+        rows: list[list[str]] = []
+        for name in dict.fromkeys(names):
+            found = [self.findings.at(work, setting, name) for work in works]
+            if found[0]:
+                rows.append([name, *(spread(one[0]) if one else "" for one in found)])
+        heads = ("who", "back to back", "10 ms apart", "whole process")
+        yield f"A confined `true` in ms, median and quartiles ({setting}):"
+        yield _table(heads, rows)
+
+    def _described(self) -> str:
+        names = ("processor", "memory", "kernel", "system", "bubblewrap")
+        facts = [self.machine[name] for name in names]
+        facts.append(f"Python {self.machine['python']}")
+        facts.append(f"load {self.machine['load at the start'].split()[0]}")
+        facts.append(f"{self.machine['priority']} priority")
+        return f"{', '.join(facts)}; {self.machine['when']}"
+
+
+def refresh(readme: Path, summary: str) -> None:
+    """Put a summary between the two marks of a README.
+
+    Raises:
+        ValueError: It has no such marks.
+    """
+    before, begin, rest = readme.read_text().partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"{readme} has no {_BEGIN} before {_END}")
+    readme.write_text(f"{before}{begin}\n\n{summary}\n{end}{after}")
 
 
 def _work_sections(findings: Findings) -> Iterable[str]:
@@ -115,7 +145,11 @@ def _work_sections(findings: Findings) -> Iterable[str]:
         heads = ["setting", "who", work.unit, *(f"x {name}" for name in work.against)]
         if work.counts:
             heads.append(work.counts)
-        yield f"**{work.title[0].upper()}{work.title[1:]}**\n\n{_table(heads, rows)}"
+        yield f"{_heading(work)}\n\n{_table(heads, rows)}"
+
+
+def _heading(work: Work) -> str:
+    return f"**{work.title[0].upper()}{work.title[1:]}.** {work.about}".rstrip()
 
 
 def _figure_row(findings: Findings, figure: Figure) -> list[str]:
@@ -149,9 +183,8 @@ def _growth_sections(findings: Findings) -> Iterable[str]:
                 )
                 for one, other in zip(ours, theirs, strict=False)
             ]
-            title = work.title.removeprefix("growth: ")
             heads = (work.counts, "bashd, ms", "bwrap, ms", "x bwrap")
-            yield f"**{title}** ({setting})\n\n{_table(heads, rows)}"
+            yield f"{_heading(work)} {setting}.\n\n{_table(heads, rows)}"
 
 
 def spread(figure: Figure) -> str:

@@ -83,7 +83,8 @@ def take_turns(
     """Have all contenders take turns.
 
     Returns:
-        Seconds by name, and by name the reason why somebody could not take part.
+        Seconds by name, and by name the reason why somebody could not take part, or
+        not to the end.
     """
     samples: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
@@ -103,7 +104,8 @@ def take_turns(
             try:
                 batch = paces[each.name][1]
                 samples[each.name] += each.take(batch, effort.pause_s)
-            except Exception as error:  # noqa: BLE001 - and drops out
-                failed[each.name] = str(error)
-                del paces[each.name], samples[each.name]
+            except Exception as error:  # noqa: BLE001 - it drops out
+                failed[each.name] = f"after {len(samples[each.name])} calls: {error}"
+                del paces[each.name]
+    samples = {name: times for name, times in samples.items() if times}
     return {name: Summary.of(times) for name, times in samples.items()}, failed
