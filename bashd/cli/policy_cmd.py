@@ -182,7 +182,7 @@ def _all_files(desk: _Desk) -> list[str]:
 
 def _files_of(word: str, desk: _Desk) -> list[str]:
     """Return the file that *word* is, else those of the policy that it names."""
-    if "/" in word or Path(word).exists():
+    if "/" in word or Path(word).is_file():
         return [word]
     found = [f for f in _all_files(desk) if Path(f).name == f"{word}.toml"]
     return found or [word]
