@@ -252,12 +252,16 @@ def operation_of(blockers: tuple[str, ...]) -> str:
 def is_noise(access: Access) -> bool:
     """Whether a refusal says nothing about what a command wanted.
 
-    bash opens /dev/tty at every start, to see whether there is a terminal.
+    bash opens /dev/tty at every start, to see whether there is a terminal. And whoever
+    opens /dev/stderr as a shell's ``>`` does, to be made if it is not there, has the
+    kernel ask before it has looked whether /proc/PID/fd holds that name; it does, and
+    the answer is thrown away. Nobody can make a file in /proc anyway.
     """
-    return access.target == "/dev/tty" and all(
-        word in ("fs.read_file", "fs.write_file", "fs.ioctl_dev")
-        for word in access.blockers
-    )
+    if access.target == "/dev/tty":
+        harmless = ("fs.read_file", "fs.write_file", "fs.ioctl_dev")
+        return all(word in harmless for word in access.blockers)
+    folder = access.target or ""
+    return access.blockers == ("fs.make_reg",) and folder.startswith("/proc/")
 
 
 def names_folder(blockers: tuple[str, ...]) -> bool:

@@ -72,6 +72,15 @@ def test_twenty_harmless_commands_are_never_denied(recorded: Station, command: s
         assert facts(result).verdict is Verdict.NONE, result
 
 
+@on(*BY_ROOT)
+@pytest.mark.parametrize("name", ["/dev/stderr", "/dev/stdout", "/dev/fd/2"])
+def test_a_stream_that_is_opened_by_its_name_is_no_denial(recorded: Station, name: str):
+    for command in (f"echo x > {name}", f"echo x | tee -a {name}"):
+        result = recorded.run(command)
+        assert result.exit_code == 0, result
+        assert facts(result).verdict is Verdict.NONE, result
+
+
 @on(*LANDLOCK)
 @pytest.mark.parametrize(
     "command",

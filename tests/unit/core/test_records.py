@@ -163,6 +163,13 @@ def test_bash_looking_for_a_terminal_is_noise_and_nothing_else_is():
     assert not is_noise(Access(1, 2, ("fs.remove_file",), "/dev/tty"))
 
 
+def test_a_file_that_nobody_could_make_in_proc_is_noise():
+    assert is_noise(Access(1, 2, ("fs.make_reg",), "/proc/7/fd"))
+    assert not is_noise(Access(1, 2, ("fs.make_reg",), "/process/7"))
+    assert not is_noise(Access(1, 2, ("fs.make_dir",), "/proc/7/fd"))
+    assert not is_noise(Access(1, 2, ("fs.write_file",), "/proc/sys/kernel/hostname"))
+
+
 def test_the_folder_is_named_where_an_entry_is_meant():
     assert names_folder(("fs.make_reg",))
     assert names_folder(("fs.remove_dir",))
