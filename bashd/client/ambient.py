@@ -13,9 +13,12 @@ def ambient_of(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, .
     """Return what of *environ* is sent, and the names of what is not.
 
     Credentials stay here; so does a variable that is not valid UTF-8, which JSON
-    cannot carry: losing it is better than being unable to run anything.
+    cannot carry: losing it is better than being unable to run anything. Of bashd's own
+    names the daemon needs one: where the caller has its BASHD_HOME.
     """
     kept, removed = scrub(environ)
+    if home := environ.get("BASHD_HOME", "").strip():
+        kept["BASHD_HOME"] = home
     if _is_unicode("".join(kept)) and _is_unicode("".join(kept.values())):
         return kept, removed
     odd = [name for name, value in kept.items() if not _is_unicode(name + value)]

@@ -45,8 +45,6 @@ from bashd.launcher.tree import MARKER
 _STARTS = 4
 """Tries to start a command: a spare may be killed by the session's other commands,
 a cell may have lost a mount, and the fresh cell may meet the same once more."""
-_BUILDS = 3
-"""Tries to build a cell from a fresh survey of the host."""
 _ENVIRONMENT_ERRORS = frozenset({"mounts", "workdir-changed"})
 
 _NOTHING_FOUND = Findings()
@@ -202,7 +200,7 @@ class Execution:
             ambient = {**ambient, "HOME": session.places.home_dir}
         composed = compose(
             ambient,
-            facts=self._facts(session, policy, runner),
+            facts=self._facts(session, policy, runner, ambient),
             rules=policy.environment,
             explicit=spec.env,
             managed=spec.managed_env,
@@ -217,8 +215,14 @@ class Execution:
             session.environments[key] = (ambient, ready)
         return ready
 
-    def _facts(self, session: Session, policy: Policy, runner: str | None) -> Facts:
-        identity = session.identity
+    def _facts(
+        self,
+        session: Session,
+        policy: Policy,
+        runner: str | None,
+        ambient: dict[str, str],
+    ) -> Facts:
+        identity, home = session.identity, ambient.get("HOME", "")
         in_place = policy.mode is Mode.DANGER_FULL_ACCESS or runner == LANDLOCK
         scratch = session.places.tmp_dir if in_place else "/tmp"  # noqa: S108 - cell's
         return Facts(
@@ -226,8 +230,8 @@ class Execution:
             user=identity.name,
             bashd_home=choose_bashd_home(
                 self._config.daemon.bashd_home,
-                session.bashd_home,
-                home=identity.home,
+                ambient.get("BASHD_HOME"),
+                home=home if home.startswith("/") else identity.home,
                 cwd=session.cwd,
             ),
             tmpdir=scratch,
@@ -290,24 +294,18 @@ class Execution:
         raise unavailable(command.mode, "the cell keeps ending before a command starts")
 
     async def _obtain(self, session: Session, command: Command) -> Slot:
-        for attempt in range(_BUILDS):
-            try:
-                return await session.cells.obtain(
-                    command.mode,
-                    command.runner,
-                    session.cwd,
-                    command.policy,
-                    around=command.around,
-                )
-            except RunnerFailedError as error:
-                if attempt + 1 < _BUILDS:
-                    # A name may have gone between the survey and its mount: another
-                    # program's lock file, an editor's rename. The next survey tells.
-                    continue
-                if command.mode.confines:
-                    raise unavailable(command.mode, error.message) from error
-                raise
-        raise AssertionError
+        try:
+            return await session.cells.obtain(
+                command.mode,
+                command.runner,
+                session.cwd,
+                command.policy,
+                around=command.around,
+            )
+        except RunnerFailedError as error:
+            if command.mode.confines:
+                raise unavailable(command.mode, error.message) from error
+            raise
 
     async def _workdir(self, session: Session, command: Command, slot: Slot) -> Workdir:
         if command.workdir is None and command.mode.confines:

@@ -56,13 +56,11 @@ class Session:
         default_factory=dict["tuple[str, str | None]", "tuple[dict[str, str], Ready]"]
     )
     """Environments composed from *ambient*, by policy digest and runner."""
-    bashd_home: str | None = None
-    """The caller's own ``$BASHD_HOME``, which the scrub takes from the rest."""
     env_removed: tuple[str, ...] = ()
     notices: list[str] = field(default_factory=list[str])
+    """Ids of settled tasks that no subscriber has been told of yet."""
     history: RunHistory = field(default_factory=RunHistory)
     """Its latest commands."""
-    """Ids of settled tasks that no subscriber has been told of yet."""
     untaken: list[str] = field(default_factory=list[str])
     """Ids of settled tasks whose owner has not taken the news of it."""
     spilled: list[StreamStore] = field(default_factory=list[StreamStore])

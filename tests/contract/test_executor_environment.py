@@ -117,6 +117,17 @@ def test_c169_c170_managed_facts(station: Station):
     assert station.run('test -r "$BASHD_SESSION_JSONL"').exit_code == 0
 
 
+@on(*TWO)
+def test_bashd_home_follows_the_callers_home_unless_it_is_named(station: Station):
+    home = str(station.give(station.folder / "home"))
+    elsewhere = station.open(environ=station.environ | {"HOME": home})
+    assert elsewhere.run("echo $HOME $BASHD_HOME").stdout.text == (
+        f"{home} {home}/.bashd\n"
+    )
+    named = station.environ | {"HOME": home, "BASHD_HOME": "/named"}
+    assert station.open(environ=named).run("echo $BASHD_HOME").stdout.text == "/named\n"
+
+
 @on(OWN)
 def test_c169_without_a_session_there_is_no_session_id(station: Station):
     link = Link.reach(str(station.daemon.socket), autostart=False)
