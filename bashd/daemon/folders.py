@@ -17,16 +17,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from bashd.core.confinement import Places, Plan
 from bashd.core.errors import HostError
 from bashd.daemon import code
 from bashd.daemon.identity import Identity, run_as
 from bashd.daemon.removal import remove_tree
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +125,38 @@ def prepare(state_dir: Path, socket: Path) -> DaemonFolders:
             f"cannot set up the state folder {state_dir}: {error}"
         ) from error
     return DaemonFolders(state_dir, socket.parent.resolve() / socket.name, lib_dir)
+
+
+_SCAFFOLDING: Final = frozenset(
+    {"lib", "lock", "records", "sessions", "void", "void-file"}
+)
+"""What every daemon makes, whatever it is used for."""
+_COUNTERS: Final = "counters.json"
+
+
+def remove_unused(state_dir: Path) -> None:
+    """Remove a state folder that holds no session, no log and nothing of anybody's.
+
+    For a daemon that is leaving and still has its lock.
+    """
+    records = state_dir / "records"
+    try:
+        used = (
+            {entry.name for entry in state_dir.iterdir()} - _SCAFFOLDING
+            or any((state_dir / "sessions").iterdir())
+            or any(entry.name != _COUNTERS for entry in records.iterdir())
+        )
+        if used:
+            return
+        (records / _COUNTERS).unlink(missing_ok=True)
+        shutil.rmtree(state_dir / "lib")
+        for name in ("records", "sessions", "void"):
+            (state_dir / name).rmdir()
+        for name in ("void-file", "lock"):
+            (state_dir / name).unlink()
+        state_dir.rmdir()
+    except OSError as error:
+        logger.warning("the state folder %s stays: %s", state_dir, error)
 
 
 def _lock(state_dir: Path) -> None:

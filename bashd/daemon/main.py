@@ -170,6 +170,9 @@ def _run(options: Options, ready: Readiness) -> End:
         if end is End.AGAIN:
             process.lower_fd_limit(open_files)
             handover.execute(listener, manager)
+        if config.daemon.state_dir is None and state_dir != _main_state():
+            # Of one socket among others: who asks for another one leaves no trace.
+            folders.remove_unused(places.state_dir)
         return end
     finally:
         listener.release()
@@ -266,11 +269,15 @@ def _default_socket() -> str:
 
 def _default_state(socket_path: str) -> str:
     """Return the state folder; daemons on other sockets have one each inside it."""
-    base = state_folder(os.environ, uid=os.geteuid(), home=_home())
+    base = _main_state()
     if socket_path == _default_socket():
         return base
     digest = hashlib.sha256(os.fsencode(socket_path)).hexdigest()[:12]
     return f"{base}/at-{digest}"
+
+
+def _main_state() -> str:
+    return state_folder(os.environ, uid=os.geteuid(), home=_home())
 
 
 def _owner_of(folder: str) -> int | None:

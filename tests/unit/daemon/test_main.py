@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -233,6 +235,30 @@ def test_it_leaves_when_idle(program: Program):
     process = program.serve("--idle-exit", "0.2")
     assert ended(process)[0] == 0
     assert list(program.socket.parent.iterdir()) == []
+
+
+def test_it_leaves_no_folder_of_its_socket_unless_something_is_in_it(program: Program):
+    # Nobody said where its state is to be: in a folder of this socket's.
+    home = program.folder / "xdg"
+    base = Path("/var/lib") if os.geteuid() == 0 else home
+    digest = hashlib.sha256(os.fsencode(program.socket)).hexdigest()[:12]
+    made = base / "bashd" / f"at-{digest}"
+    try:
+        for audited, kept in ((False, False), (True, True)):
+            program.config.write_text(f"[audit]\nenabled = {str(audited).lower()}\n")
+            process = program.start(
+                "--socket", str(program.socket), XDG_STATE_HOME=str(home)
+            )
+            assert process.stderr is not None
+            assert "listening" in process.stderr.readline()
+            assert made.is_dir()
+            process.terminate()
+            assert ended(process)[0] == 0
+            assert made.exists() == kept
+        assert "daemon.stop" in (made / "audit.jsonl").read_text()
+    finally:
+        subprocess.run(["chmod", "-R", "u+rwX", str(made)], check=True)
+        shutil.rmtree(made)
 
 
 def test_hup_takes_a_changed_configuration_over_and_keeps_a_wrong_one_out(
