@@ -27,8 +27,9 @@ from tests.benchmarks.toolbox import Toolbox, default_cache, fill
 
 Work = Callable[[Bench, Scene, str], None]
 
+AT_REST: dict[str, Work] = {"idle": footprint.idle}
+"""First, while nothing else has touched the daemon."""
 WORKS: dict[str, Work] = {
-    "idle": footprint.idle,
     "warm": latency.warm,
     "paced": latency.paced,
     "cold": latency.cold,
@@ -40,7 +41,7 @@ WORKS: dict[str, Work] = {
     "tasks": footprint.live_tasks,
     "many": footprint.many_commands,
 }
-"""In the order in which they run: what is measured at rest comes first."""
+"""In the order in which they run."""
 GROWTH: dict[str, Work] = {
     "grow-sessions": growth.sessions,
     "grow-tasks": growth.tasks,
@@ -118,7 +119,7 @@ def _parse() -> argparse.Namespace:
         "--only",
         default="",
         metavar="WORK,…",
-        help=f"of {', '.join([*WORKS, *GROWTH])}",
+        help=f"of {', '.join([*AT_REST, *WORKS, *GROWTH])}",
     )
     parser.add_argument(
         "--accounts", metavar="NAME,…", help="of root, user; the other is left out"
@@ -141,7 +142,7 @@ def _parse() -> argparse.Namespace:
     )
     arguments = parser.parse_args()
     arguments.only = [name for name in arguments.only.split(",") if name]
-    if unknown := set(arguments.only) - {*WORKS, *GROWTH}:
+    if unknown := set(arguments.only) - {*AT_REST, *WORKS, *GROWTH}:
         parser.error(f"no such work: {', '.join(sorted(unknown))}")
     return arguments
 
@@ -160,9 +161,10 @@ def _plan(arguments: argparse.Namespace) -> Plan:
 def _stages(found: list[Scene], plan: Plan, only: list[str]) -> list[Stage]:
     stages = [
         Stage(key, scene, mode, work)
+        for works in (AT_REST, WORKS)
         for scene in found
         for mode in plan.modes
-        for key, work in WORKS.items()
+        for key, work in works.items()
     ]
     stages += [
         Stage(key, found[0], plan.modes[-1], work) for key, work in GROWTH.items()

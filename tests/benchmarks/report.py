@@ -197,6 +197,7 @@ def spread(figure: Figure) -> str:
 
 
 def _number(value: float) -> str:
+    value = round(value, 2) + 0.0  # no minus before nothing
     if value == int(value) or abs(value) >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
