@@ -228,6 +228,26 @@ def test_a_ceiling_in_etc_binds_a_user_and_is_shown_with_its_source(running: Ser
         machine.shell("rm /etc/bashd/bashd.toml; systemctl restart bashd.service")
 
 
+def test_a_group_may_have_more_than_everybody(running: Served):
+    machine = running.machine
+    machine.shell("groupadd builders; gpasswd -a carol builders; mkdir -p /etc/bashd")
+    machine.shell(
+        'printf \'[ceiling]\\nmode = "read-only"\\n[ceiling.group.builders]\\nmode ='
+        ' "workspace-write"\\n\' >/etc/bashd/bashd.toml; systemctl restart bashd.service'
+    )
+    try:
+        wide = ("run", "--no-autostart", "--mode", "workspace-write", "--", "true")
+        assert running.run_as("carol", *wide)[0] == 0
+        status, said = running.run_as("alice", *wide)
+        assert (status, "ceiling" in said) == (125, True), said
+        effective = ("policy", "effective", "danger-full-access")
+        assert "[ceiling.group.builders]" in running.run_as("carol", *effective)[1]
+        assert "[ceiling]" in running.run_as("alice", *effective)[1]
+    finally:
+        machine.shell("rm /etc/bashd/bashd.toml; groupdel builders")
+        machine.check("systemctl", "restart", "bashd.service")
+
+
 def test_the_journal_gets_fields_not_only_lines(running: Served):
     entry = next(
         entry
