@@ -88,6 +88,7 @@ class Guest:
         """
         line = self.image.with_suffix(".facts")
         console = self.image.with_suffix(".console")
+        line.unlink(missing_ok=True)  # what an earlier boot said
         words = [
             *("root=/dev/vda", "rw", "console=ttyS0", "systemd.show_status=0", "quiet"),
             # A minute of a real machine's is many here.
