@@ -44,7 +44,7 @@ _NO_NETWORK: Final = _Words(
         *("resolv", "resolution", "name or service", "no address assoc", "nodename"),
         *("unknown host", "eai_again", "enotfound", "getaddrinfo", "lookup", "look up"),
         *("dns error", "unreachable", "network is down", "no route", "urlopen"),
-        *("socket: op", "misbehaving"),
+        *("socket: op", "misbehaving", "connect to server"),
     ),
     re.compile(
         r"(?:could not|cannot|couldn't|unable to|failed to) (?:resolve|look ?up)\b"
@@ -54,6 +54,9 @@ _NO_NETWORK: Final = _Words(
         r"|network is (?:unreachable|down)|\benetunreach\b|no route to host"
         r"|lookup \S+ on \S+: |lookup \S+: no such host|server misbehaving"
         r"|urlopen error \[errno 1\]|socket: operation not permitted"
+        # curl says no more of an address without a name; the own loopback is there.
+        r"|failed to connect to (?!localhost|127\.|::1|\[::1)\S+ port \d+ .*"
+        r"(?:couldn't|could not) connect to server"
     ),
 )
 _NO_LOGIN: Final = _Words(

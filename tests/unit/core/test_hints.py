@@ -27,6 +27,8 @@ from bashd.core.hints import (
         "dial tcp: lookup proxy.example.org on 127.0.0.53:53: server misbehaving",
         "error: failed to lookup address information: Try again",
         "bash: connect: Network is unreachable",
+        "curl: (7) Failed to connect to 192.0.2.1 port 80 after 0 ms: Couldn't connect to"
+        " server",
     ],
 )
 def test_a_failed_resolver_is_explained_only_where_the_network_is_off(stderr):
@@ -37,6 +39,11 @@ def test_a_failed_resolver_is_explained_only_where_the_network_is_off(stderr):
 def test_an_ordinary_failure_says_nothing_of_the_network():
     stderr = "error: test_login failed\nconnect to 127.0.0.1: Connection refused"
     assert network_hint(stderr, "none") is None
+    for own in ("127.0.0.1", "localhost", "::1"):
+        stderr = (
+            f"Failed to connect to {own} port 80 after 0 ms: Couldn't connect to server"
+        )
+        assert network_hint(stderr, "none") is None
 
 
 @pytest.mark.parametrize(
