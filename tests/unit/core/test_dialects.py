@@ -203,7 +203,8 @@ def test_a_quoted_name_comes_back_whole(name):
     assert (found.path, found.operation) == (f"/d/{name}", "remove")
 
 
-@given(safe)
+# bash quotes nothing, and a colon and a space are what parts its words.
+@given(safe.filter(lambda name: ": " not in name))
 def test_a_name_that_bash_complains_about_comes_back_whole(name):
     for found in complaints(f"bash: line 1: /d/{name}: Read-only file system", "/w"):
         assert found.path is not None
