@@ -99,6 +99,8 @@ _BEGIN_S = 10.0
 _BEGIN_LOOK_S = 0.01
 _REAP_EVERY_S = 20.0
 """Idle cells may live this much longer than configured; a rarer wake-up is the gain."""
+_REAP_AT_MOST_EVERY_S = 0.5
+"""Where sessions are closed sooner than that."""
 _SETTLE_S = 0.5
 """From the last rung of a kill ladder to its result; reaping sees to what is later."""
 
@@ -264,8 +266,12 @@ class Service:
         await self.sessions.close(session, keep_record=True)
 
     async def _reap_for_ever(self, session_calls: SessionCalls) -> None:
+        idle = self.config.sessions
+        shortest_s = min(idle.idle_timeout_s, idle.default_idle_timeout_s)
+        # A quarter late at most.
+        pause_s = max(min(_REAP_EVERY_S, shortest_s / 4), _REAP_AT_MOST_EVERY_S)
         while True:
-            await trio.sleep(_REAP_EVERY_S)
+            await trio.sleep(pause_s)
             for session in await self.sessions.reap():
                 await session_calls.close_session(session)
 

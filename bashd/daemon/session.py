@@ -23,6 +23,7 @@ from bashd.daemon.run_facts import RunHistory
 from bashd.daemon.session_log import SessionLog
 
 if TYPE_CHECKING:
+    from bashd.daemon.call import Client
     from bashd.daemon.ready import Ready
 
 
@@ -69,6 +70,8 @@ class Session:
     last_used: float = field(default_factory=trio.current_time)
     active: int = 0
     """Commands being started or running, foreground and background."""
+    clients: set[Client] = field(default_factory=set["Client"])
+    """Connections that have opened it or come back to it, and are there."""
     closing: bool = False
 
     @property
@@ -79,3 +82,15 @@ class Session:
     def touch(self) -> None:
         """Count as used now."""
         self.last_used = trio.current_time()
+
+    def hold(self, client: Client) -> None:
+        """Keep it open for as long as *client* is connected."""
+        if client in self.clients:
+            return
+
+        def leave() -> None:
+            self.clients.discard(client)
+            self.touch()
+
+        self.clients.add(client)
+        client.closed.subscribe(leave)

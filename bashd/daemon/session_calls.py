@@ -77,6 +77,7 @@ class SessionCalls:
                 policy=params.policy,
                 approval=params.approval,
             )
+        session.hold(call.client)
         session.ambient = dict(params.ambient)
         session.env_removed = params.env_removed
         self._sessions.save(session)
@@ -94,6 +95,7 @@ class SessionCalls:
             session.ambient = dict(params.ambient)
             session.env_removed = params.env_removed
         session.touch()
+        session.hold(call.client)
         return await self._info(session)
 
     async def _get(self, call: Call, params: SessionParams) -> SessionInfo:

@@ -292,7 +292,8 @@ class Sessions:
             idle = now - session.last_used > limit
             # Calls that are refused use it too.
             gone = session.is_default and session.job_time.is_forgotten
-            if not session.active and (idle or gone):
+            in_use = session.active or session.clients
+            if not in_use and (idle or gone):
                 expired.append(session)
         return expired
 
