@@ -6,7 +6,6 @@ process and over the socket of a daemon.
 
 from __future__ import annotations
 
-import os
 import secrets
 from typing import TYPE_CHECKING
 
@@ -21,11 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.stage import Install
-
-
-# All cases once more from an ordinary user's own session: minutes, and only on a
-# machine with nothing else to do. BASHD_TEST_AS_USER=1 runs it.
-collect_ignore = [] if os.environ.get("BASHD_TEST_AS_USER") else ["test_as_user.py"]
 
 
 @pytest.fixture
