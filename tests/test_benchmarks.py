@@ -176,7 +176,7 @@ def test_the_report_shows_spread_ratio_and_verdict():
     text = report.markdown()
     assert "| root, read-only | bashd | 1.50 [1.25-1.75] | 0.75 |  |" in text
     assert "0.75 x | <= 0.6 x, aim 0.45 | **over** |" in text.replace("≤", "<=")
-    assert "back to back: relative to bwrap | 0.75 x |" in report.summary()
+    assert "back to back: relative to bwrap | **0.75 x** |" in report.summary()
     assert "| bashd | 1.50 [1.25-1.75] |  |  |" in report.summary()
     assert json.loads(json.dumps(report.as_json()))["budgets"][0]["kept"] is False
 
@@ -204,11 +204,12 @@ def test_the_readme_of_the_project_has_the_marks():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_a_run_measures_writes_its_report_and_leaves_nothing(
     root_account: object, tmp_path: Path
 ):
     before = set(Path("/var/tmp").glob("bashd-bench-*"))
-    names = ["warm", "cli", "rates", "output", "many", "grow-rules"]
+    names = ["warm", "cli", "output", "grow-rules"]
     done = subprocess.run(
         [
             *(sys.executable, "-m", "tests.benchmarks", "--plan", "tiny"),
@@ -217,7 +218,7 @@ def test_a_run_measures_writes_its_report_and_leaves_nothing(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=55,
+        timeout=110,
         check=False,
     )
     # Budgets are not for here; that a part fails is.
@@ -225,9 +226,9 @@ def test_a_run_measures_writes_its_report_and_leaves_nothing(
     report = json.loads((tmp_path / "report.json").read_text())
     assert not [one for one in report["absences"] if one["broken"]], report["absences"]
     measured = {figure["work"] for figure in report["figures"]}
-    assert measured >= {"warm", "cli", "rate-1", "output", "many-memory", "grow-rules"}
+    assert measured >= {"warm", "cli", "output", "output-memory", "grow-rules"}
     assert all(figure["summary"]["count"] for figure in report["figures"])
-    assert "6 of 6: grow-rules" in done.stderr
+    assert "4 of 4: grow-rules" in done.stderr
     assert (tmp_path / "report.md").read_text().startswith("# bashd's speed")
     assert (tmp_path / "summary.md").read_text() in done.stdout + "\n"
     left = set(Path("/var/tmp").glob("bashd-bench-*")) - before

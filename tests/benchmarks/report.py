@@ -87,9 +87,12 @@ class Report:
         """Return the few lines that a README has room for."""
         rows: list[tuple[str, ...]] = []
         for budget in BUDGETS:
-            of_it = [v.value for v in self.verdicts if v.budget == budget]
+            of_it = [v for v in self.verdicts if v.budget == budget]
             if of_it:
-                rows.append((budget.title, _range(of_it, budget), _bound(budget)))
+                shown = _range([v.value for v in of_it], budget)
+                if not all(v.kept for v in of_it):
+                    shown = f"**{shown}**"
+                rows.append((budget.title, shown, _bound(budget)))
         heads = ("measured", "worst … best setting", "budget")
         parts = [_table(heads, rows), *self._peer_summary(), f"{self._described()}.\n"]
         return "\n\n".join(parts)
