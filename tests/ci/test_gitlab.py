@@ -8,6 +8,7 @@ import secrets
 import shlex
 import signal
 import subprocess
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -285,20 +286,24 @@ def test_a_second_cleanup_and_a_second_prepare_do_no_harm(make_runner: Any) -> N
 
 def test_twenty_jobs_at_once_share_nothing(make_runner: Any) -> None:
     runners = [make_runner(str(number)) for number in range(20)]
+    together = threading.Barrier(len(runners))
 
     def whole_job(runner: Runner) -> list[str]:
         mine = runner.job_id
         assert runner.call("prepare")[0] == 0
+        # Every job is under way before any is looked at, and until all have been.
+        together.wait(50)
         status, _, err = runner.run(
             f"for place in ~ /tmp {runner.config()['builds_dir']}; do"
             f" test ! -e $place/mark; echo {mine} > $place/mark; done"
         )
         assert status == 0, err
         seen = runner.run("cat ~/mark /tmp/mark; ls -A ~ | wc -l")[1].split()
+        together.wait(50)
         assert runner.call("cleanup")[0] == 0
         return seen[:2]
 
-    with ThreadPoolExecutor(6) as pool:
+    with ThreadPoolExecutor(len(runners)) as pool:
         results = list(pool.map(whole_job, runners))
     assert results == [[runner.job_id] * 2 for runner in runners]
     assert nothing_left(runners[0])
