@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,23 @@ def watcher(open_link: OpenLink) -> Watcher:
 
 def test_with_nobody_watching_the_answer_comes_at_once(asker: Asker) -> None:
     assert asker.outcome(asker.ask()) == "unavailable"
+
+
+def test_the_audit_log_has_the_question_and_who_answered_it(
+    asker: Asker, watcher: Watcher, daemon: RunningDaemon
+) -> None:
+    request_id = asker.ask()
+    approval_id = watcher.asked()["approval_id"]
+    watcher.decide(approval_id, "rejected")
+    assert asker.outcome(request_id) == "rejected"
+    daemon.stop()
+    log = (daemon.state_dir / "audit.jsonl").read_text()
+    entries = {entry["event"]: entry for entry in map(json.loads, log.splitlines())}
+    decided, asked = entries["approval.decide"], entries["approval.ask"]
+    assert (decided["approval_id"], decided["outcome"]) == (approval_id, "rejected")
+    assert (asked["session"], asked["outcome"]) == (asker.session_id, "rejected")
+    assert (asked["command"], asked["mode"]) == (COMMAND, "workspace-write")
+    assert {decided["uid"], asked["uid"]} == {daemon.caller.uid}
 
 
 @pytest.mark.parametrize("outcome", ["allowed-once", "rejected"])
