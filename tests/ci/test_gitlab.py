@@ -121,10 +121,10 @@ def make_runner(daemon: RunningDaemon, reachable_tmp: Path) -> Any:
 
 @pytest.fixture
 def short_policy(daemon: RunningDaemon) -> Iterator[str]:
-    """Name of a policy of the runner's account that gives a job three seconds."""
+    """Name of a policy of the runner's account that gives a job eight seconds."""
     name = f"short-{secrets.token_hex(4)}"
     text = (REPOSITORY / "policies" / "ci.toml").read_text()
-    text = shlex.quote(text.replace("job_s = 21600", "job_s = 3"))
+    text = shlex.quote(text.replace("job_s = 21600", "job_s = 8"))
     path = f"~/.config/bashd/policies/{name}.toml"
     line = f"mkdir -p ~/.config/bashd/policies && printf %s {text} > {path}"
     home = ("--mode", "danger-full-access", "--cwd", str(daemon.caller.home))

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-JOB_S = 3
+JOB_S = 6
 FOREVER = "600"
 
 
 @dataclass(slots=True)
 class Jobs:
-    """Runs bashd-sh under a policy `ci` that gives a job three seconds."""
+    """Runs bashd-sh under a policy `ci` that gives a job six seconds."""
 
     bench: Bench
     config: Path
