@@ -177,6 +177,9 @@ def _run(bench: Bench, stages: list[Stage]) -> None:
         bench.say(f"{number} of {len(stages)}: {stage.title}")
         try:
             stage.run(bench, stage.scene, stage.mode)
+        except PermissionError as error:
+            reason = f"not everybody may look at that: {error}"
+            bench.missed(stage.title, reason, broken=machine.MAY_LOOK)
         except Exception as error:  # noqa: BLE001 - reported; the others go on
             reason = f"{type(error).__name__}: {error}"
             bench.missed(stage.title, reason, broken=True)

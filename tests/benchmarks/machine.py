@@ -11,6 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+MAY_LOOK = os.geteuid() == 0
+"""Whether a daemon's memory and descriptors can be seen: it is not dumpable, so not
+even by its own user."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
