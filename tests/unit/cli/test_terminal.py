@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pty
+import subprocess
+import sys
 import tty
 from pathlib import Path
 
@@ -171,3 +173,31 @@ def test_durations_are_short(seconds: float, text: str) -> None:
 )
 def test_amounts_have_a_unit(count: int, text: str) -> None:
     assert amount(count) == text
+
+
+@pytest.mark.parametrize(
+    ("env", "stressed"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+    ],
+)
+def test_a_table_is_stressed_on_a_terminal_that_wants_it(
+    env: dict[str, str], *, stressed: bool
+) -> None:
+    program = (
+        "from bashd.cli.table import table_for_stdout as t; print(t(['A'], [['b']]))"
+    )
+    reader, terminal = os.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-c", program], env=env, stdout=terminal, check=True
+        )
+        printed = os.read(reader, 4096)
+    finally:
+        os.close(reader)
+        os.close(terminal)
+    assert b"A" in printed
+    assert (b"\x1b" in printed) is stressed
