@@ -234,6 +234,30 @@ def test_e03_a_gpg_agent_is_not_reached(station: Station):
         stopped(station, Attack(command, prints("OK")))
 
 
+@on(SERVED_BWRAP)
+def test_a_gpg_agent_can_be_granted_and_nothing_beside_it(station: Station):
+    home = station.give(station.folder / "gnupg")
+    home.chmod(0o700)
+    station.make("gnupg/private", "the key\n")
+    with running(
+        station, "gpg-agent", "--homedir", str(home), "--daemon", "sleep", "600"
+    ):
+        agent = home / "S.gpg-agent"
+        wait_for(agent)
+        session = with_policies(
+            station,
+            environ={"GNUPGHOME": str(home)},
+            signing=f'mode = "workspace-write"\nagents = ["gpg"]\nmasked = ["{home}"]\n',
+        )
+        talk = f"{CONNECT} {agent}"
+        assert "OK" not in session.run(talk, mode="workspace-write").stdout.text
+        assert "OK" in session.run(talk, policy="signing").stdout.text
+        read = session.run(f"cat {home}/private", policy="signing")
+        assert "the key" not in read.stdout.text
+        beside = session.run(f"{CONNECT} {home}/S.gpg-agent.extra", policy="signing")
+        assert "OK" not in beside.stdout.text
+
+
 def test_e08_abstract_sockets_are_out_of_reach(station: Station):
     name = f"@bashd-test-{secrets.token_hex(8)}"
     with listening(name):
