@@ -109,7 +109,7 @@ def _on_bwrap(landlock: State, *, root: bool, better: tuple[str, ...]) -> Verdic
     if landlock is State.LIMITED:
         reason = "bubblewrap enforces; this kernel's Landlock behind it is an old one"
         gaps = ("abstract Unix sockets of the host's network can be reached",)
-        return Verdict("bwrap", "full", reason, gaps, better)
+        return Verdict("bwrap", "partial", reason, gaps, better)
     if landlock is State.UNKNOWN:
         reason = "bubblewrap enforces; whether Landlock does could not be told"
         return Verdict("bwrap", "partial", reason, better=better)

@@ -61,7 +61,7 @@ def findings(bwrap: State, landlock: State, seccomp: State) -> list[Finding]:
     [
         (OK, OK, OK, False, "bwrap", "full"),
         (OK, OK, OK, True, "bwrap", "full"),
-        (OK, LIMITED, OK, False, "bwrap", "full"),
+        (OK, LIMITED, OK, False, "bwrap", "partial"),
         (OK, MISSING, OK, False, "bwrap", "partial"),
         (OK, MISSING, OK, True, "bwrap", "partial"),
         (OK, UNKNOWN, OK, True, "bwrap", "partial"),
