@@ -120,6 +120,8 @@ def run(user: str, command: str, *options: str) -> dict[str, object]:
     for _ in range(_TRIES):
         if _SLOW not in done.stdout:
             break
+        # A daemon keeps what its probe came to.
+        _call("systemctl", "restart", "bashd.service")
         done = as_user(user, words, f"{home}/work")
     try:
         return json.loads(done.stdout)
