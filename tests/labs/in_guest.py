@@ -74,7 +74,7 @@ def facts() -> Iterator[tuple[str, object]]:
         yield f"{runner}: truncates", run("alice", TRUNCATES)
         yield f"{runner}: canary after", Path(_CANARY).read_text()
         yield f"{runner}: root", run("root", "id -u")
-        yield f"{runner}: doctor", doctor("alice")
+        yield f"{runner}: doctor", doctor("root")
     _CONFIG.write_text(_PATIENT)
     _call("systemctl", "restart", "bashd.socket", "bashd.service")
     yield "service: eats", run("alice", EATS, "--policy", "tight")
