@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from bashd.protocol.messages import TaskLogsParams
+from tests.support.callers import client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -65,11 +69,25 @@ class Load:
 
         return until(settled, "the end of all tasks", within_s)
 
-    def check_survivor(self, task: dict[str, Any]) -> None:
-        """Check that a task ended as it should and all it wrote is there once."""
+    def check_survivors(self, tasks: list[dict[str, Any]]) -> None:
+        """Check that all tasks ended as they should, all they wrote there once."""
+        with client(self.daemon, cwd=None, session=self.session_id) as caller:
+            for task in tasks:
+                number = self._check_status(task)
+                for stream, prefix in (("stdout", ""), ("stderr", "e")):
+                    found = caller.read_log(TaskLogsParams(task["task_id"], stream))
+                    text = base64.b64decode(found.data_b64).decode()
+                    assert text == self._expected(number, prefix), task["task_id"]
+
+    def _check_status(self, task: dict[str, Any]) -> int:
         number = self.task_ids.index(task["task_id"])
         assert task["status"] == "completed", task
         assert task["exit_code"] == number % 100, task
+        return number
+
+    def check_survivor(self, task: dict[str, Any]) -> None:
+        """Check that a task ended as it should and all it wrote is there once."""
+        number = self._check_status(task)
         for option, prefix in ((), ""), (("--stderr",), "e"):
             words = ("logs", task["task_id"], *option)
             found = self.daemon.cli(*words, timeout_s=60).stdout

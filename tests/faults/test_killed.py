@@ -24,19 +24,37 @@ if TYPE_CHECKING:
     from tests.support.accounts import Account
     from tests.support.daemons import RunningDaemon
 
-SMALL = (24, 20)
-LARGE = pytest.param((200, 60), marks=[pytest.mark.soak, pytest.mark.timeout(600)])
+SMALL = pytest.param((24, 20), marks=pytest.mark.timeout(240))
+MANY = [pytest.mark.soak, pytest.mark.timeout(900)]
+LARGE = pytest.param((200, 60), marks=MANY)
+FEW = pytest.param(6, marks=pytest.mark.timeout(240))
 SEEDS = (1, pytest.param(2, marks=pytest.mark.soak))
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["24", "200"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_daemon_killed_over_and_over_loses_and_repeats_nothing(
     every_daemon: RunningDaemon, size: tuple[int, int], seed: int
 ):
-    daemon, moments = every_daemon, random.Random(seed)
-    count, lines = size
+    _kill_over_and_over(every_daemon, *size, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "daemon_matrix",
+    [("root", "bwrap"), ("user", "landlock")],
+    ids="-".join,
+    indirect=True,
+)
+def test_200_tasks_outlive_their_daemon_over_and_over(daemon_matrix: RunningDaemon):
+    _kill_over_and_over(daemon_matrix, 200, 30, seed=3)
+
+
+def _kill_over_and_over(
+    daemon: RunningDaemon, count: int, lines: int, seed: int
+) -> None:
+    moments = random.Random(seed)
     workspace = daemon.make_workspace()
     load = start_load(daemon, workspace, count=count, lines=lines, pause_s=0.1)
     # Each of them runs by then; what had no process yet would rightly be lost.
@@ -46,8 +64,7 @@ def test_daemon_killed_over_and_over_loses_and_repeats_nothing(
         daemon.kill()
         time.sleep(moments.uniform(0, 0.5))
         daemon.start_again()
-    for task in load.wait_until_settled():
-        load.check_survivor(task)
+    load.check_survivors(load.wait_until_settled())
     until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
     assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
 
@@ -61,8 +78,7 @@ def test_daemon_killed_while_it_adopts(daemon_matrix: RunningDaemon):
         daemon.kill()
         daemon.start_again()
         time.sleep(moments.uniform(0, 0.3))
-    for task in load.wait_until_settled():
-        load.check_survivor(task)
+    load.check_survivors(load.wait_until_settled())
 
 
 def test_reads_go_on_where_they_were_over_a_kill(daemon_matrix: RunningDaemon):
@@ -128,8 +144,7 @@ def test_exits_while_no_daemon_was_there_are_told(daemon_matrix: RunningDaemon):
     daemon.kill()
     until(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
     daemon.start_again()
-    for task in load.wait_until_settled():
-        load.check_survivor(task)
+    load.check_survivors(load.wait_until_settled())
 
 
 def test_orphans_end_when_nobody_comes(make_daemon: DaemonFactory, identity: Account):
@@ -169,15 +184,16 @@ def test_orphans_whose_keeper_died_too_are_ended_by_the_next_daemon(
     until(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.parametrize("count", [FEW, pytest.param(67, marks=MANY)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_launchers_killed_at_random_cost_their_own_tasks_only(
-    daemon_matrix: RunningDaemon, seed: int
+    daemon_matrix: RunningDaemon, seed: int, count: int
 ):
     daemon, moments = daemon_matrix, random.Random(seed)
     workspace = daemon.make_workspace()
     loads = [
-        start_load(daemon, workspace, count=6, lines=30, pause_s=0.1) for _ in range(3)
+        start_load(daemon, workspace, count=count, lines=30, pause_s=0.1)
+        for _ in range(3)
     ]
     for load in loads:
         until(lambda: all(t["stdout_bytes"] for t in load.listed()), "lines")  # noqa: B023
@@ -197,13 +213,14 @@ def test_launchers_killed_at_random_cost_their_own_tasks_only(
     assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
 
 
+@pytest.mark.parametrize("count", [FEW, pytest.param(200, marks=MANY)])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_clients_killed_at_random_take_their_commands_and_nobody_elses(
-    daemon_matrix: RunningDaemon, seed: int
+    daemon_matrix: RunningDaemon, seed: int, count: int
 ):
     daemon, moments = daemon_matrix, random.Random(seed)
     workspace = daemon.make_workspace()
-    load = start_load(daemon, workspace, count=6, lines=40, pause_s=0.1)
+    load = start_load(daemon, workspace, count=count, lines=40, pause_s=0.1)
     clients = [
         subprocess.Popen(
             daemon.caller_argv(
@@ -221,6 +238,5 @@ def test_clients_killed_at_random_take_their_commands_and_nobody_elses(
         time.sleep(moments.uniform(0, 0.4))
         process.kill()
         process.wait()
-    for task in load.wait_until_settled():
-        load.check_survivor(task)
+    load.check_survivors(load.wait_until_settled())
     until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
