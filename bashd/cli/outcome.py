@@ -10,6 +10,7 @@ import signal
 
 TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any, Final
 
     from bashd.core.errors import BashdError
@@ -52,9 +53,14 @@ def _number_of(name: str) -> int:
     return signal.SIGRTMIN + int(offset) if offset.isdecimal() else 0
 
 
-def markers(result: dict[str, Any]) -> list[str]:
-    """Return the lines that say what the exit status cannot."""
-    lines = denial_lines(result.get("sandbox"))
+def markers(result: dict[str, Any], writable: Sequence[str] | None = None) -> list[str]:
+    """Return the lines that say what the exit status cannot.
+
+    Args:
+        result: The settled command.
+        writable: Places it could write to; None where nobody knows.
+    """
+    lines = denial_lines(result.get("sandbox"), writable)
     if result["timed_out"]:
         lines.append(f"[timed out after {_plain(result['timeout_ms'])}ms]")
     if result["signal"] is not None:
@@ -81,7 +87,9 @@ def task_markers(task: dict[str, Any]) -> list[str]:
     return denial_lines(sandbox)
 
 
-def denial_lines(sandbox: dict[str, Any] | None) -> list[str]:
+def denial_lines(
+    sandbox: dict[str, Any] | None, writable: Sequence[str] | None = None
+) -> list[str]:
     """Return the marker of a denial, what was denied where that is known, and hints."""
     if sandbox is None or not (sandbox["denied"] or sandbox.get("hints")):
         return []
@@ -94,7 +102,7 @@ def denial_lines(sandbox: dict[str, Any] | None) -> list[str]:
     lines: list[str] = []
     if facts.denied:
         lines.append(f"[sandbox: file access denied under {facts.mode} mode]")
-        if detail := denial_detail(facts.denials, None):
+        if detail := denial_detail(facts.denials, writable):
             lines.append(detail)
     return [*lines, *hint_lines(facts.hints)]
 

@@ -106,7 +106,8 @@ def _run(args: RunArgs, interrupts: Interrupts) -> int:
         print_json(result)
     else:
         # To a reader that had enough, as in `| head`, the rest is of no interest.
-        run.conclude(result, [] if run.closed_stdout else markers(result))
+        lines = [] if run.closed_stdout else markers(result, _writable(link, result))
+        run.conclude(result, lines)
     if interrupts.count and result["aborted"]:
         return interrupts.exit_status
     if run.closed_stdout and result["aborted"]:
@@ -147,9 +148,20 @@ def _run_with_terminal(
     given = terminal_params(os.environ)
     given["env"].update(params["env"])
     result = TerminalRun(link, link.send("exec.run", params | given), interrupts).wait()
-    for line in markers(result):
+    for line in markers(result, _writable(link, result)):
         sys.stderr.write(f"{line}\n")
     return exit_status(result)
+
+
+def _writable(link: Link, result: dict[str, Any]) -> list[str] | None:
+    """Return where a refused command could have written; None if it is not known."""
+    sandbox = result.get("sandbox")
+    if not sandbox or not any(denial["path"] for denial in sandbox.get("denials", ())):
+        return None
+    try:
+        return link.call("run.explain", {"id": result["run_id"]})["writable"]
+    except BashdError:  # the result is there; this was only to help
+        return None
 
 
 def _start(args: RunArgs, link: Link, params: dict[str, Any]) -> int:

@@ -199,3 +199,21 @@ def test_i18_a_denial_names_path_and_mode(station: Station):
         assert (str(found.mode), found.denied) == (mode, True)
         assert str(target) in [denial.path for denial in found.denials]
     assert str(station.workspace) in station.open(mode=WORKSPACE_WRITE).session.writable
+
+
+@on(*ALL)
+def test_i18_the_command_line_says_where_one_may_write(station: Station):
+    scratch = station.text("echo $TMPDIR", READ_ONLY).strip()
+    for mode, places in (
+        (READ_ONLY, [scratch]),
+        (WORKSPACE_WRITE, [str(station.workspace), scratch]),
+    ):
+        options = ("--session", station.client.session.session_id, "--mode", mode)
+        done = station.daemon.cli("run", *options, "--", "echo x > /etc/zz")
+        marker, detail, status = done.stderr.splitlines()[-3:]
+        assert marker == f"[sandbox: file access denied under {mode} mode]"
+        assert detail.startswith("[sandbox: denied ")
+        assert "/etc/zz" in detail
+        told = detail.removesuffix("]").partition("; writable here: ")[2].split(", ")
+        assert set(places) <= set(told), detail
+        assert status == "[exit code: 1]"
