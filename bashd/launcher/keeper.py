@@ -261,11 +261,12 @@ class Keeper:
         peeked = kernel.peek_exit(child.pid)
         if peeked is None:
             return
+        # First of all: somebody waits for it.
+        ran = not (child.is_task and is_spare(child.pid))
+        self.send(wire.Exited(child.serial, *peeked, ran=ran).encode())
         child.exited = True
         self.epoll.unregister(child.pidfd)
         del self.handlers[child.pidfd]
-        exited = wire.Exited(child.serial, *peeked, ran=not is_spare(child.pid))
-        self.send(exited.encode())
 
     def forget(self, child: Child) -> None:
         """The daemon has the result: reap the child and free its descriptors."""

@@ -165,7 +165,8 @@ class Exited(NamedTuple):
     cpu_us: int
     max_rss_kib: int
     ran: bool
-    """It was a command; False for a spare that never became one."""
+    """False: this is a task's process that never became its command. Asked for tasks
+    alone, which may be adopted; of others their request sockets tell."""
 
     def encode(self) -> bytes:
         """Return the packet."""
