@@ -100,19 +100,19 @@ class Group:
 
     def cpu_us(self) -> int:
         """Return the CPU time of every process that ever was in it."""
-        return _field(self.path / "cpu.stat", "usage_usec")
+        return _field(f"{self.path}/cpu.stat", "usage_usec")
 
     def peak_bytes(self) -> int:
         """Return the most memory it had at once (Linux 5.19); 0: not counted."""
         if "memory" not in self.controllers:
             return 0
-        return _number(self.path / "memory.peak")
+        return _number(f"{self.path}/memory.peak")
 
     def oom_kills(self) -> int:
         """Return how many of its processes ended for want of memory in it."""
         if "memory" not in self.controllers:
             return 0
-        return _field(self.path / "memory.events", "oom_kill")
+        return _field(f"{self.path}/memory.events", "oom_kill")
 
     def remove(self) -> bool:
         """Remove it; False as long as a process is in it."""
@@ -148,7 +148,7 @@ class LegacyGroup:
 
     def oom_kills(self) -> int:
         """Return how many of its processes ended for want of memory (Linux 4.13)."""
-        return _field(self.path / "memory.oom_control", "oom_kill")
+        return _field(f"{self.path}/memory.oom_control", "oom_kill")
 
 
 def write(path: Path, text: str) -> None:
@@ -160,7 +160,7 @@ def write(path: Path, text: str) -> None:
         os.close(fd)
 
 
-def read(path: Path) -> str:
+def read(path: Path | str) -> str:
     """Read a small file; empty where there is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -178,10 +178,18 @@ def members(folder: Path) -> set[int]:
     """Return the processes of a group, not those of the groups in it."""
     # Not `read`: there may be more of them than one call returns.
     try:
-        lines = (folder / "cgroup.procs").read_text().split()
+        fd = os.open(f"{folder}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return set()
-    return {int(line) for line in lines}
+    text = b""
+    try:
+        while piece := os.read(fd, 65536):
+            text += piece
+    except OSError:
+        return set()  # the group went away in between
+    finally:
+        os.close(fd)
+    return {int(line) for line in text.split()}
 
 
 def remove_folder(path: Path) -> bool:
@@ -195,12 +203,12 @@ def remove_folder(path: Path) -> bool:
     return True
 
 
-def _number(path: Path) -> int:
+def _number(path: str) -> int:
     text = read(path).strip()
     return int(text) if text.isdecimal() else 0
 
 
-def _field(path: Path, name: str) -> int:
+def _field(path: str, name: str) -> int:
     for line in read(path).splitlines():
         key, _, value = line.partition(" ")
         if key == name:
