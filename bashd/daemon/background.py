@@ -201,7 +201,7 @@ class Background:
         )
 
     def _settle(self, task: Task, ended: Ended, facts: SandboxFacts | None) -> None:
-        session = task.session
+        session, spare = task.session, task.spare
         session.active -= 1
         session.touch()
         task.stdout.settle()
@@ -211,6 +211,8 @@ class Background:
         if task.listed and not session.closing:
             self.tasks.announce(task)
             self.save(task)
+        if spare is not None:
+            spare.recorded.set()
 
     def list_aborted(self, task: Task, ended: Ended, facts: SandboxFacts) -> None:
         """List a foreground run that was cut off, so that its output stays readable."""

@@ -77,8 +77,8 @@ class Spare:
     """A process that waits for one request; owns four descriptors."""
 
     __slots__ = (
-        "came_to", "cell", "exit", "exited", "group", "marker", "pidfd", "request",
-        "serial", "stderr_fd", "stdout_fd", "wake",
+        "came_to", "cell", "exit", "exited", "group", "is_task", "marker", "pidfd",
+        "recorded", "request", "serial", "stderr_fd", "stdout_fd", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -93,6 +93,11 @@ class Spare:
         self.stdout_fd, self.stderr_fd, self.pidfd = fds
         for fd in fds[:2]:
             os.set_blocking(fd, False)
+        self.is_task = request is None
+        """Its keeper holds it through a death of the daemon, until its end has been
+        acknowledged."""
+        self.recorded = trio.Event()
+        """For a task: set when its result is on disk, so that it may be."""
         self.exited = trio.Event()
         self.wake = trio.Event()
         """Set with `exited`, and by whoever wants the run to look up."""
@@ -367,6 +372,7 @@ class Cell:
 
     def mark_task(self, spare: Spare) -> None:
         """Have the launcher keep this command through a death of the daemon."""
+        spare.is_task = True
         self._orders.send(wire.pack(wire.TASK, b"%d" % spare.serial))
 
     def adopt(self, spare: Spare) -> None:

@@ -382,6 +382,8 @@ class Execution:
             outcome = started.spare.came_to
             if outcome is True or stop.cause is not None:
                 return ended, started
+            # Nothing ran, so there is no result to keep.
+            started.spare.recorded.set()
             self._raise_unless_retry(session, started, outcome, command, attempt)
             if attempt + 1 < _STARTS:
                 started = await self.start(session, command, announce, stop)

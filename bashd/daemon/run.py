@@ -253,16 +253,22 @@ def _let_go(spare: Spare, marker: bytes, ladder_ends: float | None) -> None:
 
     Descendants that trap SIGTERM get their grace even when the shell died at once;
     until then the shell's pid stays taken. The result does not wait for that.
+
+    A task's end is acknowledged when its result is on disk: if the daemon dies before,
+    its keeper still has the status.
     """
-    if ladder_ends is None:
+    if ladder_ends is None and not spare.is_task:
         # After the answer: waking the launcher costs more than all of the settlement.
         trio.lowlevel.current_trio_token().run_sync_soon(spare.cell.release, spare)
         return
 
     async def finish() -> None:
         try:
-            await trio.sleep(max(ladder_ends - trio.current_time(), 0))
-            spare.cell.kill_tree(spare, marker)
+            if ladder_ends is not None:
+                await trio.sleep(max(ladder_ends - trio.current_time(), 0))
+                spare.cell.kill_tree(spare, marker)
+            if spare.is_task:
+                await spare.recorded.wait()
         finally:
             # When the cell ends first, too: the descriptors are ours.
             spare.cell.release(spare)
