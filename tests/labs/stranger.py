@@ -58,6 +58,15 @@ class Stranger:
         done = self.machine.run("su", "-", user, "-c", f"{{ {command}; }} 2>&1")
         return done.returncode, done.stdout
 
+    def processes(self, user: str) -> list[str]:
+        """Return the names of a user's processes; no tool for that is in every root."""
+        return self.machine.shell(
+            f"""for place in /proc/[0-9]*; do
+                [ "$(stat -c %U "$place" 2>/dev/null)" != {user} ] ||
+                    cat "$place/comm" || true
+            done"""
+        ).splitlines()
+
     def files(self) -> set[str]:
         """Return every file of the machine but kernel's, logs and the checkout."""
         return set(self.machine.shell(_FILES).splitlines())
