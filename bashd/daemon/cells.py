@@ -9,6 +9,7 @@ its running tasks go on in it while the next command gets a fresh one.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import secrets
 import shutil
@@ -20,7 +21,7 @@ import trio
 
 from bashd.core import confinement
 from bashd.core.confinement import Found, Places, Plan
-from bashd.core.errors import RunnerFailedError
+from bashd.core.errors import LimitError, RunnerFailedError
 from bashd.core.landlock_rules import TRUNCATE_ABI
 from bashd.core.model import Mode
 from bashd.core.policy import Policy
@@ -44,8 +45,13 @@ from bashd.daemon.walls import (
 )
 from bashd.launcher import kernel
 
-_BUILDS = 3
-"""Tries to make a cell while the host changes what it is made from."""
+_BUILDING_S = 3.0
+"""For so long a cell is tried again while the host changes what it is made from: lock
+files that an account tool makes beside masked ones, sockets of services that end."""
+_PAUSE_S = 0.03
+"""Between two tries, growing by as much each time."""
+_BWRAP_ARGUMENTS = 9000
+"""Source: bubblewrap.c, MAX_ARGS."""
 
 
 def _nothing() -> None:
@@ -278,7 +284,8 @@ class SessionCells:
         Raises:
             RunnerFailedError: The runner fails, and not for want of luck.
         """
-        for attempt in range(_BUILDS):
+        deadline = trio.current_time() + _BUILDING_S
+        for attempt in itertools.count(1):
             generation = self.environment.mounts.check()
             seen: Walls | None = None
             guard = await self._guard(key, policy)
@@ -288,13 +295,14 @@ class SessionCells:
             try:
                 slot = await self._build_once(key, policy, seen, generation)
             except RunnerFailedError:
-                last = attempt + 1 == _BUILDS
+                last = trio.current_time() > deadline
                 if last or seen is None or not await self._has_changed(seen):
                     raise
+                await trio.sleep(attempt * _PAUSE_S)
             else:
                 slot.guard = guard
                 return slot
-        raise AssertionError  # the last attempt returns or raises
+        raise AssertionError  # a try returns or raises
 
     async def _has_changed(self, seen: Walls) -> bool:
         """Whether what a cell was made from is no longer so: then it may just fail."""
@@ -486,6 +494,12 @@ class SessionCells:
                 arguments += ["--cap-add", name]
         else:
             arguments += ["--unshare-user", "--cap-drop", "ALL"]
+        if len(arguments) + len(plan.bwrap) > _BWRAP_ARGUMENTS:
+            raise LimitError(
+                "the policy masks and protects more paths than bubblewrap takes"
+                f" ({_BWRAP_ARGUMENTS} arguments, about three a path): mask a folder"
+                " instead of what is in it"
+            )
         # Outside of --args: it is filled in when the cell is opened.
         start = (bwrap, "--info-fd", "{info}", "--args", "{args}", "--")
         return start, (*arguments, *plan.bwrap)

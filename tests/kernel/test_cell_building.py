@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from bashd.core.errors import LimitError
 from tests.support.stations import (
     ROOT_BWRAP,
     SERVED_BWRAP,
@@ -57,6 +59,49 @@ def test_a_name_may_vanish_between_plan_and_cell(
         assert not victim.exists()
     finally:
         doomed.unlink()
+
+
+@pytest.mark.parametrize("combination", [ROOT_BWRAP, USER_BWRAP], ids="-".join)
+def test_a_name_may_come_and_go_while_a_cell_is_built(
+    open_station: OpenStation, combination: Combination, shared_folder: Path
+):
+    victim_name, left = shared_folder / "victim", shared_folder / "left"
+    script = runner_that(
+        f"""[ -s {victim_name} ] && [ -s {left} ] && {{
+            victim=$(cat {victim_name}) left=$(cat {left})
+            rm -f "$victim"
+            if [ "$left" -gt 1 ]; then echo $((left - 1)); fi > {left}
+            (sleep 0.01; echo canary > "$victim") &
+        }}""",
+        shared_folder,
+    )
+    settings = {"sandbox": {"bwrap_path": str(script)}}
+    station = open_station(combination, settings=settings)
+    station.run("true", "read-only")
+    victim = station.make("workspace/.envrc")
+    left.write_text("5")
+    left.chmod(0o666)
+    victim_name.write_text(str(victim))
+    assert station.text("cat .envrc") == "canary\n"
+    # How often depends on who is quicker.
+    assert left.read_text() != "5"
+
+
+def test_masks_beyond_what_bubblewrap_takes_say_so(
+    open_station: OpenStation, policy_folder: Callable[..., dict[str, str]]
+):
+    environ = policy_folder(
+        crowd='mode = "read-only"\nmasked = ["~/crowd-of-secrets/*"]'
+    )
+    station = open_station(USER_BWRAP, environ=environ)
+    crowd = station.caller.home / "crowd-of-secrets"
+    station.as_caller("mkdir", str(crowd))
+    station.as_caller("sh", "-c", f"cd {crowd} && seq 3200 | xargs touch")
+    try:
+        with pytest.raises(LimitError, match="mask a folder instead"):
+            station.client.run("true", policy="crowd")
+    finally:
+        shutil.rmtree(crowd)
 
 
 def test_i07_a_config_that_is_rewritten_outside_all_the_time_stops_nobody(
