@@ -174,7 +174,9 @@ def test_killing_everybody_takes_the_own_session_at_most(station: Station):
     command = f"{guard if station.under_bwrap else ''} kill -KILL -1; echo alive"
     other = station.open(mode=WORKSPACE_WRITE)
     survivor = other.start("sleep 600.25")
-    own = station.client.start("sleep 600.75", mode=WORKSPACE_WRITE)
+    own = station.client.start("touch begun; sleep 600.75", mode=WORKSPACE_WRITE)
+    # One that is killed before it begins is started again: nothing of it had run.
+    station.run("until [ -e begun ]; do sleep 0.01; done")
     with outsider(station) as pid:
         assert station.run(command).stdout.text == "alive\n"
         assert station.client.wait(own.task_id).signal == "SIGKILL"
