@@ -189,6 +189,7 @@ def plan_bwrap(
     mounts += masks
     mounts += _hidden(places, found)
     mounts += _visible_again(places, found)
+    mounts += _ways(mounts)
     mounts.sort(key=lambda mount: mount.order)
     args = [arg for mount in mounts for arg in mount.args]
     for folder in ("/run", *places.hidden, *_emptied(found)):
@@ -323,6 +324,25 @@ def _visible_again(places: Places, found: Found) -> list[_Mount]:
     mounts.append(_read_only("/proc/sys", 7))
     mounts += [_Mount(path, ("--dev-bind", path, path), 7) for path in found.devices]
     return mounts
+
+
+def _ways(mounts: list[_Mount]) -> list[_Mount]:
+    """Return the folders on the way to what stands in the cell's own /run and /dev.
+
+    Bubblewrap makes them for root alone; a root daemon's peer has to pass through.
+    """
+    ways = dict.fromkeys(
+        path
+        for mount in mounts
+        for own in ("/run", "/dev")
+        for path in folders_between(mount.dest, own)
+    )
+    taken = {mount.dest for mount in mounts}
+    return [
+        _Mount(path, ("--perms", "0755", "--dir", path), 1)
+        for path in ways
+        if path not in taken
+    ]
 
 
 def _stand_ins(

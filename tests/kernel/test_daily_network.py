@@ -170,11 +170,13 @@ def test_i25_name_servers_are_known_whatever_names_them(
     workspace = daemon.make_workspace()
     for mode in CONFINING:
         result = daemon.run(
-            "cat /etc/resolv.conf; getent hosts localhost", cwd=workspace, mode=mode
+            "cat /etc/resolv.conf; getent ahostsv4 localhost | head -1",
+            cwd=workspace,
+            mode=mode,
         )
         servers, name = result["stdout"]["text"].splitlines()
         assert servers == "nameserver 192.0.2.53", result
-        assert name.split()[-1] == "localhost"
+        assert name.split()[0] == "127.0.0.1"
 
 
 # -- remotes ------------------------------------------------------------------------------
