@@ -5,7 +5,8 @@ caller's sessions there. `begin` makes sure that it knows how things are before 
 command starts; `Ticket.settle`, after it has ended, finds what changed and has it undone
 (`bashd.daemon.settlement`). In between and afterwards inotify says whether anything
 happened at all: while nothing does, both cost one read. Under landlock, where nothing
-else protects contents, both look anyway.
+else protects contents and inotify does not tell of writes through a mapping, both look
+at the files that exist all the same.
 
 Whose change was it? While a command runs, a change is taken for its. Between commands it
 is taken for the user's and becomes the new state, unless something of an earlier command
@@ -150,7 +151,7 @@ class MetadataGuard:
 
     def _is_quiet(self) -> bool:
         """Whether nothing can have changed since the last look."""
-        if self._deep or self._blind or self._watch is None:
+        if self._blind or self._watch is None or (self._deep and self._exists()):
             return False
         return self._watch.is_quiet()
 
@@ -175,7 +176,13 @@ class MetadataGuard:
         matters = changes.overflow or any(map(self._matters, changes.events))
         if not (matters or all_of_it or self._deep or self._blind):
             return _NOTHING_FOUND
-        targets = {path: target for path, (target, _) in self._known.items()}
+        # What does not exist cannot come without an event.
+        silent = self._deep and not (matters or self._blind)
+        targets = {
+            path: target
+            for path, (target, was) in self._known.items()
+            if was.top is not None or not silent
+        }
         settlement = Settlement(run_id, act, self._by_identity())
         if matters:
             self._repositories.take(changes)
