@@ -133,7 +133,7 @@ def test_a_command_that_was_refused_nothing_needs_no_policy(station: Station):
 
 
 def test_a_task_is_explained_by_its_id_also_while_it_runs(station: Station):
-    task = station.client.start("touch x; read -r < fifo; exit 3", mode=READ_ONLY)
+    task = station.client.start("touch x; sleep 600.138; exit 3", mode=READ_ONLY)
     found = explain(station.daemon, task.task_id)
     assert (found["task_id"], found["running"]) == (task.task_id, True)
     station.client.kill(task.task_id)
