@@ -20,6 +20,7 @@ from tests.support.callers import client
 from tests.support.enclosure import describe
 
 if TYPE_CHECKING:
+    from bashd.client import SyncClient
     from tests.conftest import DaemonFactory
     from tests.support.accounts import Account
     from tests.support.daemons import RunningDaemon
@@ -124,8 +125,9 @@ def test_tasks_whose_cell_was_being_built_are_settled_and_leave_nothing(
         daemon.start_again()
         with client(daemon, cwd=None, session=session_id) as caller:
             for task_id in ids:
-                if (info := caller.get(task_id)) and info.stdout_bytes:
-                    caller.kill(task_id)
+                # It runs, or was settled; its first line may still be in its pipe.
+                until(lambda: _has_shown_itself(caller, task_id), task_id)  # noqa: B023
+                caller.kill(task_id)
                 info = caller.wait(task_id)
                 assert str(info.status) == "killed", info
                 assert info.exit_code is None
@@ -134,6 +136,12 @@ def test_tasks_whose_cell_was_being_built_are_settled_and_leave_nothing(
             caller.sessions.close(session_id)
     until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
     until(lambda: daemon.enclosure.cgroups() <= {"bashd"}, "the end of their groups")
+
+
+def _has_shown_itself(caller: SyncClient, task_id: str) -> bool:
+    info = caller.get(task_id)
+    assert info is not None
+    return str(info.status) != "running" or info.stdout_bytes > 0
 
 
 def test_exits_while_no_daemon_was_there_are_told(daemon_matrix: RunningDaemon):
