@@ -10,7 +10,6 @@ import os
 import sys
 from binascii import b2a_base64
 
-from bashd.cli.foreground import Foreground
 from bashd.cli.interrupts import Interrupts
 from bashd.cli.outcome import exit_status, markers
 from bashd.cli.report import print_json, print_text, report_failure
@@ -97,6 +96,9 @@ def _run(args: RunArgs, interrupts: Interrupts) -> int:
         return _start(args, link, params)
     if args.tty:
         return _run_with_terminal(link, params, interrupts)
+    # Loaded while an ssh connects.
+    from bashd.cli.foreground import Foreground  # noqa: PLC0415
+
     params["stream"] = not args.json
     params["stdin_stream"] = args.stdin
     request_id = link.send("exec.run", params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -322,6 +323,7 @@ def test_what_is_no_address_never_reaches_ssh(server: SshServer, url: str) -> No
     assert "write ssh://[user@]host[:port]" in refused(server, url)
 
 
+@pytest.mark.timeout(120)
 def test_a_command_there_costs_little_more_than_here_and_an_ssh(
     server: SshServer,
 ) -> None:
@@ -343,19 +345,13 @@ def test_a_command_there_costs_little_more_than_here_and_an_ssh(
     address = [f"-p{server.port}", "127.0.0.1"]
     ssh_alone = server.daemon.argv_as_caller([ssh, *address, "true"])
     words = server.near_argv("run", "true")
-    # In turns, and the best of each: what else the machine does hits all alike.
-    bare, here, there = (
-        min(times)
-        for times in zip(
-            *(
-                (
-                    time_of(ssh_alone),
-                    time_of(words, BASHD_SOCKET=str(server.daemon.socket)),
-                    time_of(words, BASHD_HOST=server.url),
-                )
-                for _ in range(8)
-            ),
-            strict=True,
-        )
-    )
+    # In turns, and the best of each: what else the machine does only ever adds, to an
+    # ssh's keys most of all, so the best come close to what it costs.
+    bare = here = there = math.inf
+    for turn in range(1, 41):
+        bare = min(bare, time_of(ssh_alone))
+        here = min(here, time_of(words, BASHD_SOCKET=str(server.daemon.socket)))
+        there = min(there, time_of(words, BASHD_HOST=server.url))
+        if turn >= 8 and there < 2 * here + bare:
+            break
     assert there < 2 * here + bare, (there, here, bare)
