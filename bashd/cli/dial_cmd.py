@@ -15,7 +15,6 @@ import re
 import socket
 import threading
 
-from bashd.cli.report import report_failure
 from bashd.client.ambient import ambient_of
 from bashd.client.folder import absolute
 from bashd.client.reach import reach_daemon
@@ -88,6 +87,9 @@ def run_words(words: Sequence[str]) -> int | None:
     try:
         return _join(named, autostart=not rest)
     except BashdError as error:
+        # Rarely needed, and a call waits for what is loaded here.
+        from bashd.cli.report import report_failure  # noqa: PLC0415
+
         return report_failure(error, as_json=False)
 
 

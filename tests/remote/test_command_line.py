@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -343,15 +343,24 @@ def test_a_command_there_costs_little_more_than_here_and_an_ssh(
     ssh = shutil.which("ssh", path=f"{server.folder}/near")
     assert ssh is not None
     address = [f"-p{server.port}", "127.0.0.1"]
-    ssh_alone = server.daemon.argv_as_caller([ssh, *address, "true"])
+    # As ours finds its program over there: the login shell starts a sh that looks.
+    find = "sh -c 'command -v env >/dev/null || PATH=$HOME/.local/bin; exec true'"
+    ssh_alone = server.daemon.argv_as_caller([ssh, *address, find])
     words = server.near_argv("run", "true")
-    # In turns, and the best of each: what else the machine does only ever adds, to an
-    # ssh's keys most of all, so the best come close to what it costs.
-    bare = here = there = math.inf
-    for turn in range(1, 41):
-        bare = min(bare, time_of(ssh_alone))
-        here = min(here, time_of(words, BASHD_SOCKET=str(server.daemon.socket)))
-        there = min(there, time_of(words, BASHD_HOST=server.url))
-        if turn >= 8 and there < 2 * here + bare:
-            break
-    assert there < 2 * here + bare, (there, here, bare)
+    # In turns. Two processes of ours and an ssh are about 2.0 times one and an ssh (1.8
+    # to 2.2 here), which is the goal; a test leaves the noise of an ssh's keys room.
+    bare, here, there = (
+        statistics.median(times)
+        for times in zip(
+            *(
+                (
+                    time_of(ssh_alone),
+                    time_of(words, BASHD_SOCKET=str(server.daemon.socket)),
+                    time_of(words, BASHD_HOST=server.url),
+                )
+                for _ in range(12)
+            ),
+            strict=True,
+        )
+    )
+    assert there < 2.5 * here + bare, (there, here, bare)
