@@ -306,12 +306,6 @@ def _hidden(places: Places, found: Found) -> list[_Mount]:
         if is_below_any(folder, found.private):
             continue
         mounts.append(_Mount(folder, ("--perms", "0755", "--tmpfs", folder), 6))
-        # Bubblewrap makes what is on the way to a mount for root alone where the mount
-        # is private; a root daemon's peer has to pass through.
-        mounts += [
-            _Mount(path, ("--perms", "0755", "--dir", path), 6)
-            for path in folders_between(places.output_dir, folder)
-        ]
     return mounts
 
 
@@ -327,14 +321,15 @@ def _visible_again(places: Places, found: Found) -> list[_Mount]:
 
 
 def _ways(mounts: list[_Mount]) -> list[_Mount]:
-    """Return the folders on the way to what stands in the cell's own /run and /dev.
+    """Return the folders on the way to what stands in folders that the cell makes.
 
     Bubblewrap makes them for root alone; a root daemon's peer has to pass through.
     """
+    made = ["/dev", *(mount.dest for mount in mounts if "--tmpfs" in mount.args)]
     ways = dict.fromkeys(
         path
         for mount in mounts
-        for own in ("/run", "/dev")
+        for own in made
         for path in folders_between(mount.dest, own)
     )
     taken = {mount.dest for mount in mounts}
