@@ -33,6 +33,7 @@ from bashd.daemon.leftovers import Leftover
 from bashd.daemon.metadata import Ticket
 from bashd.daemon.output import StreamStore
 from bashd.daemon.ready import Ready
+from bashd.daemon.real_path import real_path
 from bashd.daemon.run import TIMEOUT, Ended, Followers, Stop, drive
 from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
@@ -316,7 +317,7 @@ class Execution:
             if path is None:
                 return survey.find_root(session.cwd)
             if walls is not None and command.runner != LANDLOCK:
-                real = os.path.realpath(path)
+                real = real_path(path)
                 if walls.survey.found.is_own(real, session.places):
                     # The cell will see whether it has this one.
                     return Workdir(real, 0, 0)

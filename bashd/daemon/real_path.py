@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-_MAX_LINKS: Final = 40
+MAX_LINKS: Final = 40
 """As many as the kernel follows. Source: path_resolution(7)."""
 
 
@@ -20,12 +20,16 @@ def real_path(path: str) -> str:
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):
-        return _as_far_as_possible(path)
+        return follow(path)[0]
 
 
-def _as_far_as_possible(path: str) -> str:
+def follow(path: str) -> tuple[str, list[str]]:
+    """Return where an absolute path leads, and each link on the way, where it lies.
+
+    A link that may not be read stays, as does the one after `MAX_LINKS` and all behind.
+    """
     real, rest = "/", path.split("/")[::-1]
-    followed = 0
+    links: list[str] = []
     while rest:
         name = rest.pop()
         if name == "..":
@@ -33,14 +37,15 @@ def _as_far_as_possible(path: str) -> str:
         if name in ("", ".", ".."):
             continue
         here = f"{real.rstrip('/')}/{name}"
-        target = None if followed >= _MAX_LINKS else _target(here)
-        if target is None:
+        target = None if len(links) > MAX_LINKS else _target(here)
+        if target is not None:
+            links.append(here)
+        if target is None or len(links) > MAX_LINKS:
             real = here
             continue
-        followed += 1
         real = "/" if target.startswith("/") else real
         rest += target.split("/")[::-1]
-    return real
+    return real, links
 
 
 def _target(path: str) -> str | None:

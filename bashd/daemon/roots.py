@@ -11,10 +11,7 @@ import stat
 from collections.abc import Iterable
 
 from bashd.core.paths import is_below, is_below_any
-from bashd.daemon.real_path import real_path
-
-_MAX_LINKS = 40
-"""As many as the kernel follows. Source: path_resolution(7)."""
+from bashd.daemon.real_path import MAX_LINKS, follow, real_path
 
 
 def resolve_roots(
@@ -42,7 +39,9 @@ def resolve_roots(
 
 def _resolve(path: str, writable: list[str]) -> tuple[str, str]:
     """Return (canonical path, "") or ("", why it cannot be a root)."""
-    real, links = _follow(path)
+    real, links = follow(path)
+    if len(links) > MAX_LINKS:
+        real = path  # of which the kernel says the same
     planted = next(
         (link for link in links if any(_inside(link, root) for root in writable)), None
     )
@@ -60,27 +59,3 @@ def _resolve(path: str, writable: list[str]) -> tuple[str, str]:
 
 def _inside(link: str, root: str) -> bool:
     return link != root and is_below(link, real_path(root))
-
-
-def _follow(path: str) -> tuple[str, list[str]]:
-    """Return the canonical path and every symbolic link on the way, where it lies."""
-    links: list[str] = []
-    done, left = "/", [part for part in path.split("/") if part]
-    while left:
-        part = left.pop(0)
-        if part == "..":
-            done = os.path.dirname(done)  # noqa: PTH120 - paths are text here
-            continue
-        here = f"{done.rstrip('/')}/{part}"
-        try:
-            target = os.readlink(here)  # noqa: PTH115 - paths are text here
-        except OSError:
-            done = here
-            continue
-        links.append(here)
-        if len(links) > _MAX_LINKS:
-            return path, links
-        left = [p for p in target.split("/") if p and p != "."] + left
-        if target.startswith("/"):
-            done = "/"
-    return done, links

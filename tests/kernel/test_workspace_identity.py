@@ -223,3 +223,10 @@ def test_a_name_with_odd_characters_is_a_name(station: Station):
         result = session.run("pwd && echo x > here")
         assert result.stdout.text == f"{folder}\n", result
         assert (folder / "here").exists()
+
+
+@on(SERVED_BWRAP)
+def test_a_folder_behind_a_link_that_is_closed_is_said_to_be(station: Station):
+    """Of root's first process; other users may not even read where it leads."""
+    with pytest.raises(StartError, match="working folder /proc/1/cwd: ELOOP"):
+        station.run("pwd", workdir="/proc/1/cwd")
