@@ -363,6 +363,9 @@ class Cell:
 
     def _retire_group(self, spare: Spare) -> None:
         group, spare.group = spare.group, None
+        self._retire(group)
+
+    def _retire(self, group: Group | None) -> None:
         if group is not None and self.groups is not None:
             self.groups.cgroups.retire(group)
 
@@ -476,9 +479,7 @@ class Cell:
         It ends by itself: the other end of its request socket is closed.
         """
         serial = wire.SpareReady.decode(message, [0] * wire.SpareReady.FD_COUNT).serial
-        group = self._ordered.pop(serial, None)
-        if group is not None and self.groups is not None:
-            self.groups.cgroups.retire(group)
+        self._retire(self._ordered.pop(serial, None))
 
         async def order_again() -> None:
             await trio.sleep(_ORDER_AGAIN_S)
