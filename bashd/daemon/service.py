@@ -511,8 +511,11 @@ class Service:
         return root or self._cwd
 
     def _check_descriptors(self) -> None:
+        left = descriptors_left() - RESERVE
+        if left >= self.tasks.count() * _TASK_DESCRIPTORS:
+            return  # enough even if none of them had begun: no need to look at each
         coming = sum(task.spare is None for task in self.tasks.unsettled())
-        if descriptors_left() < RESERVE + coming * _TASK_DESCRIPTORS:
+        if left < coming * _TASK_DESCRIPTORS:
             raise LimitError(
                 "the daemon has no descriptors left; end some tasks, or raise its limit"
                 " (LimitNOFILE= in its unit, ulimit -Hn)"

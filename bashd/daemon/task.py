@@ -182,6 +182,10 @@ class TaskTable:
         """Return a user's task; another user's id is unknown."""
         return self._tasks.get((uid, task_id))
 
+    def count(self) -> int:
+        """Return how many are listed, settled or not; this takes no time."""
+        return len(self._tasks)
+
     def of_user(self, uid: int) -> list[Task]:
         """Return a user's tasks in the order they were started."""
         return [task for (owner, _), task in self._tasks.items() if owner == uid]
