@@ -28,6 +28,7 @@ from bashd.client.ambient import ambient_of
 from bashd.client.folder import absolute
 from bashd.client.link import Link
 from bashd.core.errors import BashdError, HostError, InvalidParamsError
+from bashd.core.paths import is_below
 
 TYPE_CHECKING = False  # what `typing` would say, without its three milliseconds
 if TYPE_CHECKING:
@@ -173,13 +174,10 @@ def _may_be_hidden(script: str, root: str | None, home: str) -> bool:
     if absolute(script).startswith(_DESCRIPTORS):
         return True
     path = os.path.realpath(script)
-    if _is_below(path, root):
+    if is_below(path, os.path.realpath(root)):
         return False
-    return path.startswith(_HIDDEN) or (home.startswith("/") and _is_below(path, home))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return path.startswith(os.path.realpath(folder).rstrip("/") + "/")
+    in_home = home.startswith("/") and is_below(path, os.path.realpath(home))
+    return path.startswith(_HIDDEN) or in_home
 
 
 def _read_script(path: str) -> str | None:
