@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bashd.protocol.messages import TaskLogsParams
 from tests.support.callers import client
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -47,7 +47,7 @@ class Load:
         whole = sum(
             len(self._expected(n, "").encode()) for n in range(len(self.task_ids))
         )
-        until(
+        eventually(
             lambda: sum(task["stdout_bytes"] for task in self.listed()) >= part * whole,
             "output",
         )
@@ -67,7 +67,7 @@ class Load:
             running = [task for task in tasks if task["status"] == "running"]
             return None if running else tasks
 
-        return until(settled, "the end of all tasks", within_s)
+        return eventually(settled, "the end of all tasks", within_s)
 
     def check_survivors(self, tasks: list[dict[str, Any]]) -> None:
         """Check that all tasks ended as they should, all they wrote there once."""
@@ -119,19 +119,6 @@ def start_load(
     )
     *task_ids, session_id = done.stdout.split()
     return Load(daemon, session_id, task_ids, lines)
-
-
-def until(condition: Callable[[], Any], what: str, within_s: float = 60) -> Any:
-    """Wait for *condition* to give something true; return that.
-
-    Raises:
-        AssertionError: It does not, in time.
-    """
-    deadline = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
-    return found
 
 
 def names_left(pids: Iterable[int], describe: Callable[[int], str]) -> list[str]:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.load import names_left, start_load, until
+from tests.faults.load import names_left, start_load
 from tests.kernel.test_tasks_launcher import keepers
 from tests.support.callers import client
 from tests.support.enclosure import describe
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from bashd.client import SyncClient
@@ -59,14 +60,18 @@ def _kill_over_and_over(
     workspace = daemon.make_workspace()
     load = start_load(daemon, workspace, count=count, lines=lines, pause_s=0.1)
     # Each of them runs by then; what had no process yet would rightly be lost.
-    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    eventually(
+        lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines"
+    )
     for _ in range(4):
         time.sleep(moments.uniform(0, 1.5))
         daemon.kill()
         time.sleep(moments.uniform(0, 0.5))
         daemon.start_again()
     load.check_survivors(load.wait_until_settled())
-    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
+    eventually(
+        lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all"
+    )
     assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
 
 
@@ -74,7 +79,9 @@ def test_daemon_killed_while_it_adopts(daemon_matrix: RunningDaemon):
     daemon, moments = daemon_matrix, random.Random(7)
     workspace = daemon.make_workspace()
     load = start_load(daemon, workspace, count=8, lines=60, pause_s=0.1)
-    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    eventually(
+        lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines"
+    )
     for _ in range(4):
         daemon.kill()
         daemon.start_again()
@@ -126,7 +133,7 @@ def test_tasks_whose_cell_was_being_built_are_settled_and_leave_nothing(
         with client(daemon, cwd=None, session=session_id) as caller:
             for task_id in ids:
                 # It runs, or was settled; its first line may still be in its pipe.
-                until(lambda: _has_shown_itself(caller, task_id), task_id)  # noqa: B023
+                eventually(lambda: _has_shown_itself(caller, task_id), task_id)  # noqa: B023
                 caller.kill(task_id)
                 info = caller.wait(task_id)
                 assert str(info.status) == "killed", info
@@ -134,8 +141,12 @@ def test_tasks_whose_cell_was_being_built_are_settled_and_leave_nothing(
             assert [task.task_id for task in caller.list()] == ids
             assert caller.run("echo fresh").stdout.text == "fresh\n"
             caller.sessions.close(session_id)
-    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
-    until(lambda: daemon.enclosure.cgroups() <= {"bashd"}, "the end of their groups")
+    eventually(
+        lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all"
+    )
+    eventually(
+        lambda: daemon.enclosure.cgroups() <= {"bashd"}, "the end of their groups"
+    )
 
 
 def _has_shown_itself(caller: SyncClient, task_id: str) -> bool:
@@ -148,9 +159,11 @@ def test_exits_while_no_daemon_was_there_are_told(daemon_matrix: RunningDaemon):
     daemon = daemon_matrix
     workspace = daemon.make_workspace()
     load = start_load(daemon, workspace, count=8, lines=2, pause_s=0.8)
-    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    eventually(
+        lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines"
+    )
     daemon.kill()
-    until(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
+    eventually(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
     daemon.start_again()
     load.check_survivors(load.wait_until_settled())
 
@@ -163,10 +176,12 @@ def test_orphans_end_when_nobody_comes(make_daemon: DaemonFactory, identity: Acc
     )
     workspace = daemon.make_workspace()
     load = start_load(daemon, workspace, count=3, lines=1, pause_s=600)
-    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    eventually(
+        lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines"
+    )
     daemon.kill()
     began = time.monotonic()
-    until(lambda: not daemon.enclosure.pids(), "the end of the orphans", 20)
+    eventually(lambda: not daemon.enclosure.pids(), "the end of the orphans", 20)
     assert time.monotonic() - began > 1
     daemon.start_again()
     for task in load.wait_until_settled(20):
@@ -180,7 +195,9 @@ def test_orphans_whose_keeper_died_too_are_ended_by_the_next_daemon(
     daemon = every_daemon
     workspace = daemon.make_workspace()
     load = start_load(daemon, workspace, count=3, lines=1, pause_s=600)
-    until(lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines")
+    eventually(
+        lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines"
+    )
     launchers = keepers(daemon)
     daemon.kill()
     for pid in launchers:
@@ -189,7 +206,7 @@ def test_orphans_whose_keeper_died_too_are_ended_by_the_next_daemon(
     for task in load.wait_until_settled(20):
         assert task["status"] == "killed"
         load.check_beginning(task)
-    until(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
+    eventually(lambda: not names_left(daemon.enclosure.pids(), describe), "their end")
 
 
 @pytest.mark.parametrize("count", [FEW, pytest.param(67, marks=MANY)])
@@ -204,7 +221,7 @@ def test_launchers_killed_at_random_cost_their_own_tasks_only(
         for _ in range(3)
     ]
     for load in loads:
-        until(lambda: all(t["stdout_bytes"] for t in load.listed()), "lines")  # noqa: B023
+        eventually(lambda: all(t["stdout_bytes"] for t in load.listed()), "lines")  # noqa: B023
     for _ in range(2):
         time.sleep(moments.uniform(0, 0.5))
         os.kill(moments.choice(sorted(keepers(daemon))), signal.SIGKILL)
@@ -217,7 +234,9 @@ def test_launchers_killed_at_random_cost_their_own_tasks_only(
                 load.check_survivor(task)
             else:
                 load.check_beginning(task)
-    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
+    eventually(
+        lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all"
+    )
     assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
 
 
@@ -247,4 +266,6 @@ def test_clients_killed_at_random_take_their_commands_and_nobody_elses(
         process.kill()
         process.wait()
     load.check_survivors(load.wait_until_settled())
-    until(lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all")
+    eventually(
+        lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all"
+    )

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bashd.core.errors import LimitError, SandboxUnavailableError
-from tests.faults.load import until
 from tests.support.accounts import as_user
 from tests.support.callers import client
 from tests.support.stations import sys_python
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from bashd.client import SyncClient
@@ -177,7 +177,7 @@ def test_descriptors_run_out_and_running_tasks_go_on(few_descriptors: RunningDae
             assert caller.kill(task["task_id"])
         for task in tasks:
             caller.wait(task["task_id"])
-        until(lambda: _runs(other), "recovery", 10)
+        eventually(lambda: _runs(other), "recovery", 10)
         answers_fast(other)
 
 

@@ -6,27 +6,22 @@ import json
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from bashd.daemon.handover import without_ready_fd
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tests.support.daemons import RunningDaemon
 
 COUNT = "for i in $(seq 1 {n}); do echo line-$i; sleep 0.01; done; exit 7"
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = 20) -> Any:
-    deadline = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
-    return found
+until = partial(eventually, within_s=20)
 
 
 def start(daemon: RunningDaemon, workspace: Path, command: str) -> str:

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import socket
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import pytest
 
 from bashd.daemon.ports import listening_ports, parse_table, ports_of, sockets_of
 from tests.support.stations import ALL, WORKSPACE_WRITE, Station, sys_python
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,13 +31,7 @@ SERVER = (
 )
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = 15) -> Any:
-    """Wait for *condition* to give something true; return that."""
-    deadline = time.monotonic() + within_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.05)
-    return found
+until = partial(eventually, within_s=15)
 
 
 def serve(station: Station, **options: Any) -> tuple[str, int]:

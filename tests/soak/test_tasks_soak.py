@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.benchmarks.machine import pss_bytes
 from tests.support.callers import client
 from tests.support.leaks import snapshot_at_rest, wait_until_settled
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bashd.client import SyncClient
     from tests.support.daemons import RunningDaemon
 
@@ -52,21 +52,12 @@ PARTS = 20
 
 def memory_mib(pid: int) -> float:
     """Return the proportional set size of a process."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    line = next(line for line in text.splitlines() if line.startswith("Pss:"))
-    return int(line.split()[1]) / 1024
+    return pss_bytes(pid) / MIB
 
 
 def cpu_s(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def until(condition: Callable[[], bool], what: str, within_s: float) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +73,7 @@ def test_many_tasks_are_alive_at_once(daemon_matrix: RunningDaemon, count: int):
             caller.start(f"echo task {number}; exec sleep 3600").task_id
             for number in range(count)
         ]
-        until(
+        eventually(
             lambda: all(t.stdout_bytes for t in caller.list()), "their first line", 600
         )
         print(f"{count} tasks in {time.monotonic() - began:.1f} s")

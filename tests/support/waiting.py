@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+import time
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
@@ -19,4 +20,17 @@ async def until(condition: Callable[[], Awaitable[T]]) -> T:
     """
     while not (found := await condition()):  # noqa: ASYNC110 - nothing else to wait for
         await anyio.sleep(0.01)
+    return found
+
+
+def eventually(condition: Callable[[], Any], what: str, within_s: float = 60) -> Any:
+    """Wait for *condition* to give something true; return that.
+
+    Raises:
+        AssertionError: It does not, in time.
+    """
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
     return found
