@@ -296,7 +296,9 @@ class SessionCells:
                 slot = await self._build_once(key, policy, seen, generation)
             except RunnerFailedError:
                 last = trio.current_time() > deadline
-                if last or seen is None or not await self._has_changed(seen):
+                if last or seen is None:
+                    raise
+                if not await self._has_changed(seen, generation):
                     raise
                 await trio.sleep(attempt * _PAUSE_S)
             else:
@@ -304,11 +306,11 @@ class SessionCells:
                 return slot
         raise AssertionError  # a try returns or raises
 
-    async def _has_changed(self, seen: Walls) -> bool:
+    async def _has_changed(self, seen: Walls, generation: int) -> bool:
         """Whether what a cell was made from is no longer so: then it may just fail."""
-        return await run_as(
-            self.identity, lambda: survey.stamp(seen.survey.watched) != seen.stamp
-        )
+        if self.environment.mounts.check() != generation:
+            return True
+        return await run_as(self.identity, seen.are_outdated)
 
     async def _build_once(
         self, key: CellKey, policy: Policy, seen: Walls | None, generation: int

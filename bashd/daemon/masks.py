@@ -180,6 +180,17 @@ class Deputies:
     folders: tuple[str, ...] = ()
     """Where they lie."""
 
+    def any_changed(self) -> bool:
+        """Whether one of them is gone or is another one by now."""
+        for known in self.found:
+            try:
+                info = os.lstat(known[0])
+            except OSError:
+                return True
+            if _deputy(known[0], info) != known:
+                return True
+        return False
+
     def any_replaced(self) -> bool:
         """Whether a service has made its socket anew, which uncovers it in a cell.
 

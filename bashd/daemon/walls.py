@@ -201,6 +201,16 @@ class Walls:
         found = survey.look(asked, found)
         return cls(root, found, stamp, time.monotonic())
 
+    def are_outdated(self) -> bool:
+        """Whether something that a cell was to cover is not there as it was.
+
+        What is mounted over something fails where that has gone. Deputies are asked
+        one by one: they are looked for before the stamp is taken, and one that went
+        in between shows in no stamp.
+        """
+        now = survey.stamp(self.survey.watched)
+        return now != self.stamp or self.survey.deputies.any_changed()
+
     def stand(self, asked: Question) -> bool:
         """Say whether a new cell would get the same walls.
 
