@@ -17,6 +17,7 @@ from tests.support import accounts
 from tests.support.accounts import Account, as_user, make_user, remove_user
 from tests.support.daemons import toml
 from tests.support.enclosure import Enclosure
+from tests.support.leaks import snapshot_at_rest, wait_until_settled
 from tests.support.marks import (
     is_of_live_session,
     remove_folders_of_dead_sessions,
@@ -24,6 +25,7 @@ from tests.support.marks import (
     start_tick,
 )
 from tests.support.stage import REPOSITORY, Install, stage
+from tests.support.stations import OWN, Station, on
 from tests.support.traces import descriptors, files
 
 HIDE = "setsid --fork sleep 60 >/dev/null 2>&1"
@@ -213,3 +215,21 @@ def test_a_mark_dies_with_its_session(tmp_path: Path):
         f"x-{session_mark()}-1",
         "x-other",
     }
+
+
+@on(OWN)
+def test_a_cell_in_the_place_of_another_is_no_leak_and_a_second_one_is(
+    station: Station,
+):
+    kinds = ("processes", "cgroups")
+    with station.another() as first:
+        first.run("true")
+        before = snapshot_at_rest(station.daemon)
+        first.sessions.close(first.session.session_id)
+    with station.another() as second:
+        second.run("true")
+        wait_until_settled(station.daemon, before, kinds=kinds)
+        with station.another() as third:
+            third.run("true")
+            with pytest.raises(AssertionError, match="left behind"):
+                wait_until_settled(station.daemon, before, kinds=kinds, within_s=0.2)

@@ -3,7 +3,8 @@
 Take a `snapshot_at_rest`, do the work, `wait_until_settled`: the check waits as long
 as something is still on its way out, and fails with the difference, not with a count.
 Processes and descriptors are told apart by what they are, not by number: a spare that
-was used is replaced by another one just like it.
+was used is replaced by another one just like it, and so is a cell: whenever something
+else on the machine mounts or unmounts, the next command gets a new one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from tests.support.daemons import RunningDaemon
 
 KINDS = ("processes", "mounts", "cgroups", "files", "descriptors")
+_CELL = re.compile(r"\bbashd/[0-9a-f]{16}\b")
+"""A cell's cgroup."""
+_COMMAND = re.compile(r"/\d+$")
+"""A command's cgroup in it; a spare has one, too."""
+_OWN_PROCESS = "keeper.main("
+"""Marks the processes of a cell itself; the numbers among their arguments are
+descriptors."""
 _LOOK_S = 0.05
 _LOOKS = 6
 """So many equal looks in a row are rest: spares come within some 20 ms of each other."""
@@ -41,18 +49,21 @@ class Snapshot:
 
 def snapshot(daemon: RunningDaemon) -> Snapshot:
     """Look at *daemon* now."""
-    commands = (describe(pid) for pid in daemon.enclosure.pids())
     return Snapshot(
-        processes=Counter(words.partition(" ")[2] for words in commands),
+        processes=Counter(map(_process, daemon.enclosure.pids())),
         mounts=Counter(mounts()),
         cgroups=Counter(
-            # A cell's commands, spares among them, have numbers for names.
-            re.sub(r"/\d+$", "/N", name)
+            _COMMAND.sub("/N", _CELL.sub("bashd/CELL", name))
             for name in daemon.enclosure.cgroups()
         ),
         files=Counter(files(daemon.state_dir) | files(daemon.socket.parent)),
         descriptors=descriptors(daemon.pid),
     )
+
+
+def _process(pid: int) -> str:
+    words = describe(pid).partition(" ")[2]
+    return re.sub(r" \d+\b", " N", words) if _OWN_PROCESS in words else words
 
 
 def snapshot_at_rest(daemon: RunningDaemon, *, within_s: float = 10) -> Snapshot:
