@@ -161,6 +161,7 @@ def plan_bwrap(
     abi: int,
     root_identity: bool,
     namespaces: bool = False,
+    shm_bytes: int | None = None,
 ) -> Plan:
     """Plan a cell under bubblewrap.
 
@@ -172,10 +173,11 @@ def plan_bwrap(
         abi: Landlock's ABI; 0 leaves the layers out and is reported.
         root_identity: The command runs as uid 0 (without capabilities).
         namespaces: Commands may make namespaces and mounts of their own in them.
+        shm_bytes: Size of /dev/shm; None leaves it to the kernel.
     """
     writes = mode is Mode.WORKSPACE_WRITE
     roots = found.roots if writes else ()
-    mounts = _base(places, roots, scratch=scratch)
+    mounts = _base(places, roots, scratch=scratch, shm_bytes=shm_bytes)
     mounts += _home(places, found, scratch=scratch)
     mounts += _read_only_roots(found, found.roots if not writes else ())
     if writes:
@@ -220,13 +222,16 @@ def plan_bwrap(
     )
 
 
-def _base(places: Places, roots: tuple[str, ...], *, scratch: bool) -> list[_Mount]:
+def _base(
+    places: Places, roots: tuple[str, ...], *, scratch: bool, shm_bytes: int | None
+) -> list[_Mount]:
     bind = "--bind" if scratch else "--ro-bind"
+    size = () if shm_bytes is None else ("--size", str(shm_bytes))
     mounts = [
         _Mount("/dev", ("--dev", "/dev"), 0),
         # Bubblewrap's own belongs to whoever starts it: to root, not to a root
         # daemon's peer, whose semaphores would fail.
-        _Mount("/dev/shm", ("--perms", "1777", "--tmpfs", "/dev/shm"), 0),  # noqa: S108
+        _Mount("/dev/shm", (*size, "--perms", "1777", "--tmpfs", "/dev/shm"), 0),  # noqa: S108
         _Mount("/proc", ("--proc", "/proc"), 0),
         _Mount("/run", ("--perms", "0755", "--tmpfs", "/run"), 0),
         _Mount("/tmp", (bind, places.tmp_dir, "/tmp"), 0),  # noqa: S108 - in the cell

@@ -59,6 +59,8 @@ class Limits:
     """Seconds a foreground command may take, instead of the executor's own default and
     cap; None leaves those."""
     file_size_bytes: int | None = None
+    shm_bytes: int | None = None
+    """What ``/dev/shm`` of a bwrap cell holds; None leaves the kernel's half of RAM."""
     open_files: int | None = None
     core_bytes: int | None = None
 

@@ -238,6 +238,11 @@ KEYS: Final[Mapping[str, Key]] = {
         " cap.",
     ),
     "limits.file_size_bytes": Key(limit(0), Order.LIMIT, "Largest file written."),
+    "limits.shm_bytes": Key(
+        limit(),
+        Order.LIMIT,
+        "What /dev/shm of a bwrap cell holds; elsewhere it is the host's.",
+    ),
     # Fewer would not let bash and the loader start. Source: the descriptors bash
     # itself uses (0-2, 10 and 255) and those of a dynamically linked program.
     "limits.open_files": Key(limit(16), Order.LIMIT, "Descriptors a process."),

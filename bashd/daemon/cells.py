@@ -13,6 +13,7 @@ import itertools
 import os
 import secrets
 import shutil
+import subprocess
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -52,6 +53,8 @@ _PAUSE_S = 0.03
 """Between two tries, growing by as much each time."""
 _BWRAP_ARGUMENTS = 9000
 """Source: bubblewrap.c, MAX_ARGS."""
+_HELP_S = 5.0
+"""For a program to say what its options are."""
 
 
 def _nothing() -> None:
@@ -126,17 +129,36 @@ class Tools:
     bash: str
     interpreter: str
     abi: int
+    sizes: bool
+    """Whether bubblewrap can bound a mount in memory (0.7 and newer can)."""
 
     @classmethod
     def find(cls, bwrap_path: str | None) -> Tools:
         """Look for the programs in fixed places: no caller's PATH decides."""
         path = "/usr/local/bin:/usr/bin:/bin"
+        bwrap = bwrap_path or shutil.which("bwrap", path=path)
         return cls(
-            bwrap=bwrap_path or shutil.which("bwrap", path=path),
+            bwrap=bwrap,
             bash=shutil.which("bash", path=path) or "/bin/bash",
             interpreter=code.interpreter(),
             abi=kernel.landlock_abi(),
+            sizes=bwrap is not None and _has_option(bwrap, "--size"),
         )
+
+
+def _has_option(program: str, option: str) -> bool:
+    """Whether a program's help names an option."""
+    try:
+        done = subprocess.run(
+            [program, "--help"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_HELP_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return option.encode() in (done.stdout + done.stderr).split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +349,7 @@ class SessionCells:
                 places=self.places,
                 abi=self.environment.tools.abi,
                 identity=self.identity,
+                sizes=self.environment.tools.sizes,
             )
         await folders.make_nested(self.places, plan, self.identity)
         cell_id = secrets.token_hex(8)

@@ -112,8 +112,19 @@ def plan(
     places: Places,
     abi: int,
     identity: Identity,
+    sizes: bool,
 ) -> Plan:
-    """Turn a survey into what is applied."""
+    """Turn a survey into what is applied.
+
+    Args:
+        policy: With absolute paths.
+        found: The survey.
+        runner: Which walls will be there.
+        places: The session's folders.
+        abi: Landlock's; 0 for none.
+        identity: Whose commands.
+        sizes: Whether the bubblewrap here can bound what a mount in memory holds.
+    """
     if not policy.mode.confines:
         return confinement.Plan()
     if runner == BWRAP:
@@ -125,6 +136,7 @@ def plan(
             abi=abi,
             root_identity=identity.uid == 0,
             namespaces=policy.namespaces,
+            shm_bytes=policy.limits.shm_bytes if sizes else None,
         )
     return confinement.plan_landlock(
         mode=policy.mode,

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bashd.core.confinement import LANDLOCK_GAPS
 from tests.adversarial.attack import with_policies
 from tests.support.stations import (
+    CONFINING,
     FULL_ACCESS,
-    ROOT_BWRAP,
-    ROOT_LANDLOCK,
-    SERVED_LANDLOCK,
-    USER_BWRAP,
+    UNDER_BWRAP,
+    UNDER_LANDLOCK,
     Station,
     on,
 )
 
-EVERYWHERE = on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
 MIB = 1024 * 1024
 
 
-@EVERYWHERE
 def test_no_file_grows_beyond_the_policys_limit(station: Station):
     session = with_policies(
         station, small=f'mode = "workspace-write"\nlimits.file_size_bytes = {MIB}\n'
@@ -51,7 +49,40 @@ def test_no_file_grows_beyond_the_policys_limit(station: Station):
     assert session.run("echo fine", policy="small").stdout.text == "fine\n"
 
 
-@EVERYWHERE
+@on(*UNDER_BWRAP)
+def test_a_folder_in_memory_holds_what_the_policy_allows(station: Station):
+    session = with_policies(
+        station, small=f'mode = "workspace-write"\nlimits.shm_bytes = {4 * MIB}\n'
+    )
+    fill = (
+        "for n in $(seq 8); do head -c 1M /dev/zero > /dev/shm/$n || break; done;"
+        " du -sm /dev/shm | cut -f 1"
+    )
+    assert station.text(fill) == "8\n"
+    assert session.run(fill, policy="small").stdout.text == "4\n"
+    assert (
+        session.run("rm /dev/shm/*; echo x > /dev/shm/x", policy="small").exit_code == 0
+    )
+
+
+@on(*UNDER_BWRAP)
+def test_a_shipped_bound_on_memory_is_less_than_the_machines(station: Station):
+    size = "echo $(($(stat -f -c '%b * %S' /dev/shm)))"
+    for mode in CONFINING:
+        assert station.text(size, mode) == f"{2 * 1024 * MIB}\n"
+
+
+@on(*UNDER_LANDLOCK)
+def test_the_folder_in_memory_is_the_hosts_and_that_is_a_gap(station: Station):
+    result = station.run("stat -f -c '%b %S' /dev/shm")
+    assert result.stdout.text == station.text(
+        "stat -f -c '%b %S' /dev/shm", FULL_ACCESS
+    )
+    assert result.sandbox is not None
+    assert result.sandbox.enforcement == "partial"
+    assert any("/dev/shm" in gap for gap in LANDLOCK_GAPS)
+
+
 def test_a_shipped_limit_is_less_than_a_disk(station: Station):
     refused = station.run("fallocate -l 1T big; truncate -s 1T big")
     assert refused.exit_code != 0
@@ -60,7 +91,6 @@ def test_a_shipped_limit_is_less_than_a_disk(station: Station):
     assert station.text("echo fine") == "fine\n"
 
 
-@EVERYWHERE
 def test_thousands_of_files_go_with_their_session(station: Station):
     make = (
         "cd $TMPDIR && mkdir -p a/b/c && cd a/b/c && seq 4000 | xargs touch"

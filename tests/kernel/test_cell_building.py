@@ -87,6 +87,20 @@ def test_a_name_may_come_and_go_while_a_cell_is_built(
     assert left.read_text() != "5"
 
 
+def test_a_bubblewrap_that_knows_no_sizes_makes_cells_all_the_same(
+    open_station: OpenStation,
+    shared_folder: Path,
+    policy_folder: Callable[..., dict[str, str]],
+):
+    script = runner_that('[ "$1" = --help ] && exit 0', shared_folder)
+    environ = policy_folder(small='mode = "read-only"\nlimits.shm_bytes = 4096')
+    station = open_station(
+        ROOT_BWRAP, environ=environ, settings={"sandbox": {"bwrap_path": str(script)}}
+    )
+    done = station.client.run("stat -f -c %b /dev/shm", policy="small")
+    assert int(done.stdout.text) > 1, "it has the kernel's own size"
+
+
 def test_masks_beyond_what_bubblewrap_takes_say_so(
     open_station: OpenStation, policy_folder: Callable[..., dict[str, str]]
 ):

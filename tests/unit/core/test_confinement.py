@@ -9,6 +9,7 @@ import os
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -69,7 +70,7 @@ def list_folder(path: str) -> list[tuple[str, bool]]:
 
 
 def bwrap(
-    mode: Mode, found: Found = FOUND, places: Places = PLACES, **options: bool
+    mode: Mode, found: Found = FOUND, places: Places = PLACES, **options: Any
 ) -> Plan:
     options = {"scratch": True, "root_identity": False, **options}
     return plan_bwrap(mode=mode, places=places, found=found, abi=ABI, **options)
@@ -112,6 +113,7 @@ def test_a_cell_of_a_shipped_policy_is_as_it_was(policy: str, runner: str):
             found=replace(FOUND, nested=said.get("nested", False)),
             scratch=said.get("scratch", True),
             namespaces=said.get("namespaces", False),
+            shm_bytes=said["limits"].get("shm_bytes"),
         )
     else:
         plan = landlock(mode, scratch=said.get("scratch", True))

@@ -76,6 +76,7 @@ cpu_s = 60
 job_s = 7200
 wall_s = 3600
 file_size_bytes = 0
+shm_bytes = 4096
 open_files = 1024
 core_bytes = 0
 [[command]]
@@ -275,7 +276,7 @@ def test_every_key_counts_in_the_digest(key: str):
 
 def test_the_digest_is_the_same_in_every_process():
     assert Policy("a").digest == (
-        "1c9935df20f9349e3610cc4a74c5aa4d704cbbbc0a93b4d6dd34c3d41e5dd691"
+        "9454f135cabfc7e5486fee5e055da8a5c5a99d643917fcfe893736009dd7fa59"
     )
 
 

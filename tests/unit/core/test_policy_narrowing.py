@@ -253,6 +253,7 @@ def test_joined_ceilings_keep_both(first: Ceiling, second: Ceiling):
         ("limits.cpu_s", 10, None),
         ("limits.job_s", 10, 11),
         ("limits.file_size_bytes", 0, 1),
+        ("limits.shm_bytes", 4096, None),
         ("limits.open_files", 16, 17),
         ("limits.core_bytes", 0, None),
         ("command", ((CommandRule("a", "deny"),),), ()),
