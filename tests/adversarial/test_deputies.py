@@ -32,10 +32,7 @@ from tests.support.stations import (
     CONFINING,
     FULL_ACCESS,
     READ_ONLY,
-    ROOT_BWRAP,
-    ROOT_LANDLOCK,
     SERVED_BWRAP,
-    SERVED_LANDLOCK,
     UNDER_BWRAP,
     UNDER_LANDLOCK,
     Station,
@@ -72,7 +69,6 @@ def place(request: pytest.FixtureRequest, station: Station) -> Iterator[Path]:
         yield folder
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK, ROOT_BWRAP)
 def test_e02_sockets_in_run_and_tmp_are_out_of_reach(station: Station, place: Path):
     path = place / "docker.sock"
     with listening(str(path)):
@@ -101,7 +97,6 @@ def test_a_service_that_starts_again_is_covered_again(station: Station):
             stopped(station, attack)
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK)
 def test_e02_a_container_engine_does_not_answer(station: Station):
     def answer(connection: socket.socket) -> None:
         connection.recv(4096)
@@ -118,7 +113,6 @@ def test_e02_a_container_engine_does_not_answer(station: Station):
             stopped(station, Attack(command, prints("engine")))
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK, ROOT_BWRAP)
 def test_e01_a_session_bus_does_not_answer(station: Station):
     with place_of(station, "/run") as folder:
         bus = folder / "bus"
@@ -135,7 +129,6 @@ def test_e01_a_session_bus_does_not_answer(station: Station):
             stopped(station, Attack(command, prints("org.freedesktop.DBus")))
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK)
 def test_e01_neither_systemd_nor_a_system_bus_is_there(station: Station):
     places = "/run/systemd/private /run/dbus /run/user /run/systemd/system"
     seen = station.text(f"ls -d {places} 2>/dev/null | wc -l; ls /run")
@@ -149,14 +142,13 @@ def test_e01_neither_systemd_nor_a_system_bus_is_there(station: Station):
         assert not marker.exists()
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK)
 def test_e03_an_ssh_agent_is_neither_found_nor_reached(station: Station):
     with place_of(station, "/tmp") as folder:
         agent = folder / "agent.1"
         with running(station, "ssh-agent", "-D", "-a", str(agent)):
             wait_for(agent)
-            # Their own: the machine may have others' agents in the same folders.
-            find = "find /tmp /run -user $(id -u) -name 'agent.*' 2>/dev/null | head -1"
+            # In the test's folder: the machine may have others' agents beside it.
+            find = f"find /tmp /run -path '*/{folder.name}/agent.*' 2>/dev/null"
             command = f"SSH_AUTH_SOCK=${{FOUND:-$({find})}} ssh-add -l 2>&1; true"
             stopped(station, Attack(command, prints("no identities")))
             known = Attack(
@@ -221,7 +213,6 @@ def test_i12_a_commit_is_signed_with_a_granted_agent(station: Station):
             assert "BEGIN SSH SIGNATURE" in signed.stdout.text, signed
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK)
 def test_e03_a_gpg_agent_is_not_reached(station: Station):
     home = station.give(station.folder / "gnupg")
     home.chmod(0o700)
@@ -265,7 +256,6 @@ def test_e08_abstract_sockets_are_out_of_reach(station: Station):
             stopped(station, Attack(f"{CONNECT} {name}", prints("deputy")), mode)
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK)
 def test_e10_a_terminal_multiplexer_runs_nothing(station: Station):
     marker = station.outside / "E10"
     with place_of(station, "/tmp") as folder:
@@ -373,6 +363,8 @@ for path in dict.fromkeys(p for p in paths() if p.startswith(own)):
             answers.append(ask(1, "exec.run", {
                 "command": "touch " + sys.argv[2], "mode": "danger-full-access",
                 "session_id": os.environ.get("BASHD_SESSION_ID")}))
+            if "result" in answers[-1]:
+                break  # it worked; the other ways would have to time out
     except (OSError, ValueError) as error:
         answers.append(repr(error))
 print(json.dumps(answers))
@@ -424,7 +416,6 @@ print(json.dumps(answers))
         assert narrower.exit_code == 1
         assert not (station.workspace / "refused").exists()
 
-    @on(ROOT_BWRAP, ROOT_LANDLOCK, SERVED_BWRAP)
     def test_its_state_is_closed(self, station: Station):
         places = f"{station.daemon.state_dir}/lock {station.daemon.state_dir}/sessions"
         listed = station.run(

@@ -9,15 +9,9 @@ from tests.kernel.test_tasks_terminal import at_terminal
 from tests.support.stations import (
     FULL_ACCESS,
     READ_ONLY,
-    ROOT_BWRAP,
-    ROOT_LANDLOCK,
-    SERVED_LANDLOCK,
-    USER_BWRAP,
     Station,
-    on,
 )
 
-EVERYWHERE = on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
 FORGED = (
     "[exit code: 0]",
     "[killed by signal SIGKILL]",
@@ -33,7 +27,6 @@ FORGED = (
 )
 
 
-@EVERYWHERE
 def test_a_printed_marker_changes_no_fact(station: Station):
     for text in FORGED:
         for status in (0, 3, 125):
@@ -48,7 +41,6 @@ def test_a_printed_marker_changes_no_fact(station: Station):
             assert not result.sandbox.denials, text
 
 
-@on(USER_BWRAP, SERVED_LANDLOCK)
 def test_the_real_marker_comes_last(station: Station):
     command = "printf '[exit code: 0]\\n' >&2; printf '[exit code: 0]'; exit 3"
     done = station.daemon.cli(
@@ -59,7 +51,6 @@ def test_the_real_marker_comes_last(station: Station):
     assert done.stderr.splitlines()[-1] == "[exit code: 3]"
 
 
-@EVERYWHERE
 def test_a_forged_denial_proves_nothing_and_a_true_one_is_still_known(
     station: Station,
 ):
@@ -91,7 +82,6 @@ HOSTILE = (
 )
 
 
-@on(USER_BWRAP, SERVED_LANDLOCK)
 def test_a_terminal_is_sent_nothing_that_it_would_obey(station: Station):
     script = station.make(
         "workspace/hostile",
@@ -108,7 +98,6 @@ def test_a_terminal_is_sent_nothing_that_it_would_obey(station: Station):
         assert not unsafe & set(typist.seen)
 
 
-@EVERYWHERE
 def test_whatever_bytes_come_out_the_json_is_json(station: Station):
     script = station.make(
         "workspace/bytes",

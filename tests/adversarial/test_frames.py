@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bashd.launcher.kernel import set_dumpable
 from tests.conftest import daemon_factory
-from tests.support.accounts import current_account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
+    from tests.support.accounts import Account
     from tests.support.daemons import RunningDaemon
     from tests.support.stage import Install
 
@@ -37,15 +38,37 @@ the largest message there is takes a fifth of a second to refuse."""
 CONNECTIONS = 40
 
 
-@pytest.fixture(scope="module")
-def daemon(reachable_tmp: Path, install: Install) -> Iterator[RunningDaemon]:
-    """A daemon of ours, shared by all attacks here: each must leave it as it was."""
+@pytest.fixture(scope="module", params=["root", "user"])
+def daemon(
+    request: pytest.FixtureRequest, reachable_tmp: Path, install: Install
+) -> Iterator[RunningDaemon]:
+    """A daemon of root's, then a user's; each attack must leave it as it was."""
+    name = "root_account" if request.param == "root" else "ordinary_user"
     settings: dict[str, dict[str, object]] = {
         "limits": {"connections": CONNECTIONS},
         "executor": {"grace_ms": 200},
     }
     with daemon_factory(reachable_tmp, install) as factory:
-        yield factory(account=current_account(), settings=settings)
+        yield factory(account=request.getfixturevalue(name), settings=settings)
+
+
+@contextlib.contextmanager
+def speaking_as(account: Account) -> Generator[None]:
+    """Have what this process sends come from *account*.
+
+    The kernel names the effective ids of who connects and the real ones of who sends,
+    and the daemon looks at both.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    os.setresgid(account.gid, account.gid, gid)
+    os.setresuid(account.uid, account.uid, uid)
+    try:
+        yield
+    finally:
+        os.setresuid(uid, uid, uid)
+        os.setresgid(gid, gid, gid)
+        # The change has closed /proc/self to others of the same user.
+        set_dumpable(True)
 
 
 class Peer:
@@ -149,9 +172,10 @@ class Scene:
 
 @pytest.fixture
 def scene(daemon: RunningDaemon) -> Iterator[Scene]:
-    made = Scene(daemon)
-    yield made
-    made.close()
+    with speaking_as(daemon.account):
+        made = Scene(daemon)
+        yield made
+        made.close()
 
 
 # Frames that are none

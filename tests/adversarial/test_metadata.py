@@ -17,12 +17,9 @@ from tests.adversarial.attack import with_policies
 from tests.support.stations import (
     FULL_ACCESS,
     READ_ONLY,
-    ROOT_BWRAP,
-    ROOT_LANDLOCK,
     SERVED_BWRAP,
     SERVED_LANDLOCK,
     UNDER_BWRAP,
-    USER_BWRAP,
     Station,
     on,
 )
@@ -31,8 +28,6 @@ GIT = (
     "git -c user.name=a -c user.email=a@b -c init.defaultBranch=main"
     " -c protocol.file.allow=always"
 )
-EVERYWHERE = on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
-"""Root and an ordinary user on each runner; the first test is on all six."""
 
 
 def git(station: Station, *arguments: str, cwd: Path | None = None) -> None:
@@ -133,7 +128,6 @@ def _harmless(path: Path, before: object) -> bool:
     return not any(now[name][0] & 0o111 for name in new)
 
 
-@EVERYWHERE
 def test_e17_a_repository_born_in_a_call_is_disarmed_and_then_protected(
     station: Station,
 ):
@@ -152,7 +146,6 @@ def test_e17_a_repository_born_in_a_call_is_disarmed_and_then_protected(
     assert later.sandbox.denied
 
 
-@EVERYWHERE
 def test_i01_the_whole_line_works(station: Station):
     line = (
         "git init -q . && git -c user.name=a -c user.email=a@b commit -q --allow-empty"
@@ -165,7 +158,6 @@ def test_i01_the_whole_line_works(station: Station):
     assert not result.sandbox.hints
 
 
-@EVERYWHERE
 def test_a_nested_clone_brings_its_own_hooks_in_vain(
     station: Station, repository: Path
 ):
@@ -188,7 +180,6 @@ def test_a_nested_clone_brings_its_own_hooks_in_vain(
     assert station.text("git -C vendor/lib log --oneline | wc -l") == "1\n"
 
 
-@EVERYWHERE
 def test_a_parent_that_is_moved_leaves_no_hook_behind(
     station: Station, repository: Path
 ):
@@ -201,7 +192,6 @@ def test_a_parent_that_is_moved_leaves_no_hook_behind(
     assert not os.access(hook, os.X_OK)
 
 
-@EVERYWHERE
 def test_what_outlives_its_command_plants_nothing_either(station: Station):
     """The shell is gone when it happens; the next command's check finds it."""
     done = station.workspace / "done"
@@ -223,7 +213,6 @@ def test_what_outlives_its_command_plants_nothing_either(station: Station):
 class TestDailyWork:
     """Commit, branch, stash, fetch, worktree, rebase and submodules keep working."""
 
-    @EVERYWHERE
     def test_everything_in_a_repository_of_the_hosts(
         self, station: Station, repository: Path
     ):
@@ -247,7 +236,6 @@ class TestDailyWork:
         assert result.sandbox is not None
         assert not result.sandbox.denied, result.sandbox
 
-    @EVERYWHERE
     def test_fetch_and_push_to_a_remote_that_is_there(
         self, station: Station, repository: Path
     ):
@@ -261,7 +249,6 @@ class TestDailyWork:
         """
         assert station.text(script) == "1\n"
 
-    @EVERYWHERE
     def test_a_worktree_as_the_workspace_commits_into_its_repository(
         self, station: Station, repository: Path
     ):
@@ -279,7 +266,6 @@ class TestDailyWork:
         session.run("git config core.pager id", mode="workspace-write")
         assert "pager" not in (repository / "config").read_text()
 
-    @EVERYWHERE
     def test_a_worktree_that_lies_is_refused_and_the_path_is_named(
         self, station: Station, repository: Path
     ):
@@ -296,7 +282,6 @@ class TestDailyWork:
         assert result.sandbox.denied
         assert str(repository) in str(result.sandbox.denials[0].path)
 
-    @EVERYWHERE
     def test_submodules_work_and_are_protected(
         self, station: Station, repository: Path
     ):
@@ -315,7 +300,6 @@ class TestDailyWork:
         station.run(plant(str(hook)))
         assert not os.access(hook, os.X_OK)
 
-    @EVERYWHERE
     def test_a_redirected_hook_folder_is_protected(
         self, station: Station, repository: Path
     ):
@@ -328,7 +312,6 @@ class TestDailyWork:
 
 
 class TestWhereTheFoldersAreUnusual:
-    @EVERYWHERE
     def test_i03_a_git_folder_that_is_a_link(self, station: Station):
         station.give(station.outside / "meta")
         git(
@@ -344,7 +327,6 @@ class TestWhereTheFoldersAreUnusual:
         station.run(plant(str(hook)))
         assert not hook.exists() or not os.access(hook, os.X_OK)
 
-    @EVERYWHERE
     def test_i03_a_git_folder_behind_a_link_inside_is_protected(self, station: Station):
         git(
             station,
@@ -361,7 +343,6 @@ class TestWhereTheFoldersAreUnusual:
         assert result.sandbox is not None
         assert result.sandbox.denied
 
-    @EVERYWHERE
     def test_i09_a_protected_name_that_is_a_link_is_protected_where_it_leads(
         self, station: Station
     ):
@@ -373,7 +354,6 @@ class TestWhereTheFoldersAreUnusual:
         assert result.sandbox is not None
         assert result.sandbox.denied
 
-    @EVERYWHERE
     def test_i04_nothing_appears_and_nothing_goes(self, station: Station):
         before = sorted(station.workspace.rglob("*"))
         task = station.client.start("sleep 5", mode="workspace-write")
@@ -399,7 +379,6 @@ class TestWhereTheFoldersAreUnusual:
         finally:
             os.chown(station.workspace, station.caller.uid, station.caller.gid)
 
-    @EVERYWHERE
     def test_a_home_as_the_workspace_keeps_its_start_up_files(self, station: Station):
         home = station.give(station.folder / "home")
         station.make("home/.bashrc", "mine\n")
@@ -419,7 +398,6 @@ class TestWhereTheFoldersAreUnusual:
 class TestBashdsOwnConfiguration:
     """Nothing in a workspace widens anything: not even where policies lie in it."""
 
-    @EVERYWHERE
     def test_policies_in_a_writable_folder_cannot_be_added(self, station: Station):
         config = station.give(station.workspace / "config")
         session = station.open(
@@ -432,7 +410,6 @@ class TestBashdsOwnConfiguration:
         )
         assert not (config / "bashd").exists()
 
-    @EVERYWHERE
     def test_policies_in_a_writable_folder_cannot_be_changed(self, station: Station):
         config = station.workspace / "config"
         own = station.make(
@@ -461,7 +438,6 @@ class TestBashdsOwnConfiguration:
         session.run(f"echo evil > {victim}", policy="cache")
         assert victim.read_text() == "mine\n"
 
-    @EVERYWHERE
     def test_an_extra_root_is_writable_and_a_missing_one_stops_nothing(
         self, station: Station
     ):
@@ -478,7 +454,6 @@ class TestBashdsOwnConfiguration:
         assert not (station.outside / "nowhere").exists()
 
 
-@on(ROOT_BWRAP, SERVED_LANDLOCK)
 def test_read_only_changes_nothing_of_it(station: Station, repository: Path):
     before = _state(repository)
     for command, _ in HOST_RUNS.values():

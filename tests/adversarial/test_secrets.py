@@ -26,15 +26,12 @@ from tests.support.stations import (
     ROOT_BWRAP,
     ROOT_LANDLOCK,
     SERVED_BWRAP,
-    SERVED_LANDLOCK,
     UNDER_BWRAP,
     USER_BWRAP,
-    USER_LANDLOCK,
     Station,
     on,
 )
 
-EVERYWHERE = on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
 STORES = (
     *(".ssh/id_ed25519", ".aws/credentials", ".config/gh/hosts.yml", ".netrc"),
     *(".docker/config.json", ".kube/config", ".gnupg/secring.gpg", ".npmrc"),
@@ -69,7 +66,6 @@ def masks(home: Path, *names: str) -> dict[str, str]:
     return {"masking": f'mode = "workspace-write"\nmasked = [{listed}]\n'}
 
 
-@EVERYWHERE
 def test_every_store_is_closed_in_every_confined_mode(
     station: Station, home: Path, token: str
 ):
@@ -88,7 +84,6 @@ def test_every_store_is_closed_in_every_confined_mode(
         assert "plain" in closed.stdout.text
 
 
-@EVERYWHERE
 def test_the_shipped_masks_close_the_systems_and_the_homes_stores(station: Station):
     """On the real home, of which nothing but the canary is looked at."""
     if station.caller.is_root:
@@ -113,7 +108,6 @@ def test_the_shipped_masks_close_the_systems_and_the_homes_stores(station: Stati
 
 
 class TestUnderAnyName:
-    @EVERYWHERE
     def test_through_links_made_inside_and_outside(
         self, station: Station, home: Path, token: str
     ):
@@ -133,7 +127,6 @@ class TestUnderAnyName:
             result = session.run(way, policy="masking")
             assert token not in result.stdout.text, way
 
-    @EVERYWHERE
     def test_a_mask_that_is_a_link_hides_what_it_leads_to(
         self, station: Station, home: Path, token: str
     ):
@@ -145,7 +138,6 @@ class TestUnderAnyName:
             result = session.run(f"cat {home}/{path}/credentials", policy="masking")
             assert token not in result.stdout.text
 
-    @on(ROOT_BWRAP, SERVED_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
     @pytest.mark.parametrize("part", ["", "deep"])
     def test_through_another_mount_of_the_same(
         self, station: Station, home: Path, token: str, part: str
@@ -162,7 +154,6 @@ class TestUnderAnyName:
         finally:
             subprocess.run(["umount", str(elsewhere)], check=True)
 
-    @on(ROOT_BWRAP, ROOT_LANDLOCK, SERVED_BWRAP)
     def test_through_a_mount_that_is_made_later(
         self, station: Station, home: Path, token: str
     ):
@@ -180,7 +171,6 @@ class TestUnderAnyName:
 
 
 class TestWhileTheCellLives:
-    @EVERYWHERE
     def test_a_store_that_appears_later_is_closed(
         self, station: Station, home: Path, token: str
     ):
@@ -194,7 +184,6 @@ class TestWhileTheCellLives:
         assert token not in result.stdout.text
         assert "plain" in result.stdout.text
 
-    @EVERYWHERE
     def test_a_store_that_is_replaced_by_a_rename_stays_closed(
         self, station: Station, home: Path, token: str
     ):
@@ -206,7 +195,6 @@ class TestWhileTheCellLives:
             station.make("home/new", f"{token}\n").rename(home / ".netrc")
             station.make("home/new", f"{token}\n").rename(home / ".aws/credentials")
 
-    @EVERYWHERE
     def test_a_folder_that_is_made_anew_stays_closed(
         self, station: Station, home: Path, token: str
     ):
@@ -236,7 +224,6 @@ def test_a_workspace_with_stores_in_it_can_be_worked_in(
         assert token in (home / name).read_text()
 
 
-@EVERYWHERE
 def test_a_workspace_inside_a_masked_folder_is_a_clear_error(
     station: Station, home: Path
 ):
@@ -246,7 +233,6 @@ def test_a_workspace_inside_a_masked_folder_is_a_clear_error(
         session.run("true", policy="masking")
 
 
-@EVERYWHERE
 def test_no_link_rename_or_mount_leads_out(station: Station):
     canary = station.make("outside/canary")
     ways = (
@@ -269,7 +255,6 @@ def test_no_link_rename_or_mount_leads_out(station: Station):
         assert canary.read_text() == "canary\n", way
 
 
-@EVERYWHERE
 def test_a_hard_link_that_was_there_before_is_the_users_own_doing(station: Station):
     """Nothing can tell the two names apart: documented, and shown here to be so."""
     canary = station.make("outside/canary")
@@ -278,7 +263,6 @@ def test_a_hard_link_that_was_there_before_is_the_users_own_doing(station: Stati
     assert canary.read_text() == "x\n"
 
 
-@EVERYWHERE
 def test_the_workdir_of_a_call_moves_no_wall(station: Station):
     canary = station.make("outside/canary")
     for workdir in ("/", str(station.folder), str(station.outside)):
@@ -288,7 +272,6 @@ def test_the_workdir_of_a_call_moves_no_wall(station: Station):
         assert station.text("pwd", workdir=workdir).strip() == workdir
 
 
-@on(ROOT_BWRAP, USER_BWRAP, SERVED_BWRAP, USER_LANDLOCK, SERVED_LANDLOCK)
 @pytest.mark.parametrize("mode", [*CONFINING, FULL_ACCESS])
 def test_no_credential_is_left_anywhere_in_the_environment(station: Station, mode: str):
     token = secrets.token_hex(16)
@@ -307,7 +290,6 @@ def test_no_credential_is_left_anywhere_in_the_environment(station: Station, mod
     assert token in kept.stdout.text, "an explicit entry is never scrubbed"
 
 
-@EVERYWHERE
 def test_another_sessions_output_cannot_be_read_or_changed(station: Station):
     other = station.open()
     token = secrets.token_hex(16)

@@ -21,7 +21,6 @@ from tests.support.stations import (
     READ_ONLY,
     ROOT_BWRAP,
     ROOT_LANDLOCK,
-    SERVED_BWRAP,
     SERVED_LANDLOCK,
     USER_BWRAP,
     WORKSPACE_WRITE,
@@ -29,7 +28,6 @@ from tests.support.stations import (
     on,
 )
 
-EVERYWHERE = on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
 LIBRARY = r"""
 #include <fcntl.h>
 #include <stdio.h>
@@ -64,7 +62,6 @@ def library(station: Station) -> Path:
     return library
 
 
-@EVERYWHERE
 @pytest.mark.parametrize("how", ["ambient", "of the call"])
 def test_a_start_up_variable_acts_behind_the_walls_only(
     station: Station, library: Path, how: str
@@ -131,7 +128,6 @@ ODD_COMMANDS = (
 )
 
 
-@EVERYWHERE
 def test_an_odd_command_is_what_bash_makes_of_it(station: Station):
     for command in ODD_COMMANDS:
         plain = ["env", "-i", "PATH=/usr/bin:/bin", "bash", "-c", command]
@@ -150,7 +146,6 @@ def test_an_odd_command_is_what_bash_makes_of_it(station: Station):
         ), repr(command)
 
 
-@EVERYWHERE
 def test_what_can_be_no_command_is_a_clear_error(station: Station):
     for command in ("a\0b", "echo \ud800", "x" * 40_000_000):
         with pytest.raises(BashdError) as caught:
@@ -165,7 +160,7 @@ ODD_FOLDERS = (
 )
 
 
-@EVERYWHERE
+@on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
 def test_a_folder_of_any_name_is_that_folder(station: Station):
     outside = station.give(station.outside / "b")
     for name in ODD_FOLDERS:
@@ -185,7 +180,6 @@ def test_a_folder_of_any_name_is_that_folder(station: Station):
         assert not (outside / "x").exists(), name
 
 
-@EVERYWHERE
 def test_a_name_in_a_policy_grants_and_hides_that_and_nothing_else(station: Station):
     names = [name for name in ODD_FOLDERS if name not in ("*", "[a]", "a\nb")]
     granted = [station.give(station.outside / name) for name in names]
@@ -206,7 +200,6 @@ def test_a_name_in_a_policy_grants_and_hides_that_and_nothing_else(station: Stat
     assert "hidden" in station.text(f"cat {station.folder}/secret*")
 
 
-@EVERYWHERE
 def test_a_name_that_no_line_can_hold_is_a_clear_error(station: Station):
     session = with_policies(
         station, odd='mode = "workspace-write"\nwritable = ["/srv/a\\n--bind"]\n'
@@ -217,7 +210,6 @@ def test_a_name_that_no_line_can_hold_is_a_clear_error(station: Station):
         station.run("true", workdir=f"{station.workspace}/\udcff")
 
 
-@on(SERVED_BWRAP, SERVED_LANDLOCK)
 def test_the_callers_path_and_shell_decide_nothing_before_the_walls(station: Station):
     """Whatever is started outside is found where the system keeps it."""
     trace = station.outside / "trace"

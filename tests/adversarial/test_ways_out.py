@@ -34,8 +34,6 @@ from tests.support.stations import (
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-EVERYWHERE = on(ROOT_BWRAP, USER_BWRAP, ROOT_LANDLOCK, SERVED_LANDLOCK)
-"""Root and an ordinary user on each runner."""
 THROUGH_PROC = """
 import errno, json, os, subprocess, sys
 pid, folder = sys.argv[1:]
@@ -101,7 +99,6 @@ def descendants(pid: int) -> list[int]:
     return children + [low for child in children for low in descendants(child)]
 
 
-@EVERYWHERE
 @pytest.mark.parametrize("mode", CONFINING)
 def test_no_link_in_proc_leads_out(station: Station, mode: str):
     for name in CANARIES:
@@ -201,7 +198,6 @@ os.execv("/bin/sh", ["sh", "-c", "echo x >> " + sys.argv[1]])
 """
 
 
-@EVERYWHERE
 @pytest.mark.parametrize("mode", CONFINING)
 def test_nothing_a_process_asks_for_itself_widens_its_walls(
     station: Station, mode: str
@@ -215,7 +211,6 @@ def test_nothing_a_process_asks_for_itself_widens_its_walls(
     assert canary.read_text() == "canary\n"
 
 
-@EVERYWHERE
 @pytest.mark.parametrize("mode", CONFINING)
 def test_a_statically_linked_program_meets_the_same_walls(station: Station, mode: str):
     """There is nothing in the libraries that a program could do without."""
@@ -247,7 +242,6 @@ print(function())
 """
 
 
-@EVERYWHERE
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="other entries are x86's")
 @pytest.mark.parametrize("mode", CONFINING)
 def test_the_32_bit_entry_is_closed(station: Station, mode: str):
@@ -325,7 +319,6 @@ class TestWhatWouldStartLater:
             for mode in CONFINING:
                 stopped(station, attack, mode)
 
-    @EVERYWHERE
     @pytest.mark.parametrize("mode", CONFINING)
     def test_nohup_disown_and_daemons_end_with_their_session(
         self, station: Station, mode: str
