@@ -14,7 +14,6 @@ Theory of operation
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -29,6 +28,8 @@ import trio
 
 from bashd.core.errors import RunnerFailedError
 from bashd.core.model import Mode
+from bashd.daemon import code
+from bashd.daemon.memfd import sealed_memfd
 from bashd.daemon.orders import Orders
 from bashd.daemon.pidfd import host_pid
 from bashd.launcher import tree, wire
@@ -46,9 +47,6 @@ _INFO_TIMEOUT_S = 5.0
 _ORDER_AGAIN_S = 0.2
 """By then somebody's end may have freed descriptors."""
 _DIAGNOSTIC_BYTES = 4096
-_SEALS = (
-    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -681,6 +679,7 @@ async def _shake_hands(
         sealed_memfd("seccomp", spec.program),
     ]
     owned += config
+    config.insert(1, code.zygote_fd())
     home = [spec.home_fd] if spec.home_fd >= 0 else []
     try:
         socket.send_fds(control, [wire.CONFIG], config + home)
@@ -752,16 +751,6 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
         _close_all(fds)
         raise CutOffError(data)
     return data, fds
-
-
-def sealed_memfd(name: str, content: bytes) -> int:
-    """Return a descriptor to *content* that nobody can change any more."""
-    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    return fd
 
 
 def _read_back(fd: int) -> str:

@@ -1,7 +1,8 @@
 """The launcher's code, copied once to a folder that cells can be given.
 
 A cell's first process is a bare interpreter (``-I -S``) and a copy of exactly what it
-imports: `bashd.launcher`, ``landlock`` and ``prctl``. The copy lies in the state folder,
+imports: `bashd.launcher`, ``landlock`` and ``prctl``. The program that it executes in
+turn, the zygote, it gets as a descriptor. The copy lies in the state folder,
 named by its content, so bashd may be installed in a home folder, under /tmp or inside
 the workspace: no command can rewrite the next launcher, and no virtual environment has
 to be visible in a cell.
@@ -18,9 +19,13 @@ import shutil
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Final
 
 from bashd.core.errors import HostError
+from bashd.daemon.memfd import sealed_program
 
+_ZYGOTE: Final = Path(__file__).resolve().parents[1] / "launcher" / "bashd-zygote"
+"""Compiled when the package is built."""
 LOADER = (
     "import sys;sys.path.insert(0,sys.argv[1]);"
     "from launcher import keeper;keeper.main(int(sys.argv[2]))"
@@ -113,3 +118,26 @@ def _origin(module: str) -> Path:
             " (pip install landlock python-prctl)"
         )
     return Path(spec.origin)
+
+
+@functools.cache
+def zygote_fd() -> int:
+    """Return a descriptor of the program that forks the commands of a cell.
+
+    Raises:
+        HostError: It is not installed, or this machine would not run it.
+    """
+    try:
+        program = _ZYGOTE.read_bytes()
+    except OSError as error:
+        raise HostError(
+            f"{_ZYGOTE}: {error.strerror}; it is compiled when bashd is installed:"
+            " install a C compiler (apt-get install gcc libc6-dev) and bashd again"
+        ) from error
+    try:
+        return sealed_program("bashd-zygote", program)
+    except OSError as error:
+        raise HostError(
+            f"no program may be run from memory here ({error.strerror});"
+            " allow it: sysctl vm.memfd_noexec=1"
+        ) from error

@@ -8,8 +8,11 @@ come. At the end of the client's input the terminal is told so (end of file, Ctr
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
+import struct
+import termios
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -17,7 +20,6 @@ import trio
 from bashd.core.errors import InvalidParamsError
 from bashd.daemon.cell import Spare, receive
 from bashd.launcher import wire
-from bashd.launcher.terminal import set_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +34,8 @@ _AHEAD_BYTES: Final = 256 * 1024
 _END_OF_FILE: Final = b"\x04"
 _MOST: Final = 65535
 """Rows and columns are 16-bit numbers to the kernel."""
+_SIZE: Final = struct.Struct("HHHH")
+"""struct winsize: rows, columns, and two fields nobody uses. Source: ioctl_tty(2)."""
 
 
 class Terminal:
@@ -63,7 +67,7 @@ class Terminal:
         """
         self.rows, self.columns = _checked(rows), _checked(columns)
         if self._master >= 0:
-            set_size(self._master, self.rows, self.columns)
+            _set_size(self._master, self.rows, self.columns)
 
     async def serve(
         self,
@@ -80,7 +84,7 @@ class Terminal:
                 if self._master < 0:
                     return
                 # It may have been resized on the way.
-                set_size(self._master, self.rows, self.columns)
+                _set_size(self._master, self.rows, self.columns)
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._type)
                     await self._read(store, on_progress, follower)
@@ -172,3 +176,11 @@ def _checked(value: int) -> int:
     if not 1 <= value <= _MOST:
         raise InvalidParamsError(f"a terminal has 1 to {_MOST} rows and columns")
     return value
+
+
+def _set_size(fd: int, rows: int, columns: int) -> None:
+    """Set a terminal's size; its foreground processes get SIGWINCH.
+
+    Source: TIOCSWINSZ(2const).
+    """
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, _SIZE.pack(rows, columns, 0, 0))

@@ -8,7 +8,6 @@ daemon decided; nothing here chooses.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Generator
@@ -161,26 +160,3 @@ def check_mounts(mounts: list[list[Any]]) -> None:
             raise StepError("mounts", f"{path}: {error.strerror}") from error
         if (found.st_dev, found.st_ino, is_read_only) != (dev, ino, read_only):
             raise StepError("mounts", f"{path} is no longer what was mounted there")
-
-
-def enter_workdir(path: bytes, dev: int, ino: int) -> None:
-    """Change to *path*, following no link, and check that it is the resolved inode.
-
-    Inode 0 is any: of a folder that only this cell has nobody else can say it.
-    """
-    name = os.fsdecode(path)
-    with step("workdir"):
-        try:
-            fd = kernel.open_no_symlinks(name, os.O_PATH | os.O_DIRECTORY)
-        except OSError as error:
-            number = error.errno or 0
-            # The words of the daemon, which looks for most folders itself.
-            why = f"{errno.errorcode.get(number, 'EIO')}: {os.strerror(number)}"
-            raise StepError("workdir", f"{name}: {why}") from error
-        try:
-            found = os.fstat(fd)
-            if ino and (found.st_dev, found.st_ino) != (dev, ino):
-                raise StepError("workdir-changed", f"{name} is another directory now")
-            os.fchdir(fd)
-        finally:
-            os.close(fd)

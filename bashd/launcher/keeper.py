@@ -20,17 +20,26 @@ from typing import NoReturn
 import landlock  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from . import confine, home, kernel, tree, wire
+from .channel import read_payload, receive
 from .confine import Settings, StepError, prctl, step
-from .spare import ignore_signals, is_spare, read_payload, receive
-from .zygote import Order, Zygote
+from .zygote import Order, Program, Zygote, is_spare
 
 _END_DEADLINE_S = 5.0
 """How long the end of a cell waits for processes outside a pid namespace."""
 _MESSAGES_A_TURN = 300
 """About what the socket holds."""
 _PIPES = 2
-_CONFIG_FDS = 2
+_CONFIG_FDS = 3
+_SIGNALS = [number for number in range(1, 65) if number not in (9, 19, 32, 33)]
+"""All but SIGKILL and SIGSTOP, which none can change, and glibc's two own."""
 _CAPABILITY_LINES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
+
+
+def _ignore_signals() -> None:
+    """Ignore every signal that can be ignored, except SIGCHLD's default."""
+    for number in _SIGNALS:
+        if number != signal.SIGCHLD:
+            signal.signal(number, signal.SIG_IGN)
 
 
 class Child:
@@ -61,7 +70,7 @@ class Keeper:
         self,
         control: socket.socket,
         settings: Settings,
-        program: bytes,
+        program: Program,
         home_fd: int,
     ) -> None:
         self.control = control
@@ -331,7 +340,7 @@ def _capability_union() -> int:
     return union
 
 
-def _hello(settings: Settings, program: bytes) -> wire.Hello:
+def _hello(settings: Settings, program: Program) -> wire.Hello:
     rules = settings.rules()
     return wire.Hello(
         os.getpid(),
@@ -339,7 +348,7 @@ def _hello(settings: Settings, program: bytes) -> wire.Hello:
         os.getgid(),
         kernel.landlock_abi() if rules is not None else 0,
         bool(rules is not None and rules.scoped),
-        bool(program),
+        os.fstat(program.filter_fd).st_size > 0,
         bool(prctl.get_no_new_privs()),
         _capability_union(),
     )
@@ -368,18 +377,18 @@ def _set_up(settings: Settings) -> None:
 
 def main(control_fd: int) -> NoReturn:
     """Run a cell over the control socket *control_fd*."""
-    ignore_signals()
+    _ignore_signals()
     control = socket.socket(fileno=control_fd)
     os.set_inheritable(control_fd, False)  # noqa: FBT003 - as os spells it
     wakeup_r, wakeup_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
     signal.set_wakeup_fd(wakeup_w, warn_on_full_buffer=False)
     try:
-        message, fds = receive(control, 3)
+        message, fds = receive(control, _CONFIG_FDS + 1)
         if message[:1] != wire.CONFIG or len(fds) < _CONFIG_FDS:
             os._exit(1)
         settings = Settings(**json.loads(read_payload(fds[0])))
-        program = read_payload(fds[1])
+        program = Program(zygote_fd=fds[1], filter_fd=fds[2])
         home_fd = fds[2] if len(fds) > _CONFIG_FDS else -1
         prctl.set_child_subreaper(1)
         _set_up(settings)

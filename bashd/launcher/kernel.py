@@ -15,23 +15,20 @@ import struct
 from typing import Any, Final
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_libc_locked = ctypes.PyDLL(None, use_errno=True)
-"""Calls that must not release the interpreter lock: a raw clone copies its state."""
 
 # System call numbers are shared by all architectures since 5.1 (asm-generic/unistd.h).
 SYS_PIDFD_SEND_SIGNAL: Final = 424
-_SYS_CLONE3: Final = 435
 SYS_CLOSE_RANGE: Final = 436
 SYS_OPENAT2: Final = 437
 _MACHINE: Final = platform.machine()
 # Older calls differ per architecture (asm/unistd_64.h, asm-generic/unistd.h).
 _NUMBERS: Final = {
     "x86_64": {
-        "clone": 56, "waitid": 247, "seccomp": 317, "capset": 126, "unshare": 272,
+        "waitid": 247, "capset": 126, "unshare": 272,
         "setns": 308, "setfsuid": 122, "setfsgid": 123, "setgroups": 116,
     },
     "aarch64": {
-        "clone": 220, "waitid": 95, "seccomp": 277, "capset": 91, "unshare": 97,
+        "waitid": 95, "capset": 91, "unshare": 97,
         "setns": 268, "setfsuid": 151, "setfsgid": 152, "setgroups": 159,
     },
 }  # fmt: skip
@@ -41,20 +38,14 @@ PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
 PR_SET_NO_NEW_PRIVS: Final = 38
 # linux/sched.h
-CLONE_PARENT: Final = 0x00008000
 CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWNET: Final = 0x40000000
-_CLONE_INTO_CGROUP: Final = 0x200000000  # Linux 5.7
-_CLONE_ARGS: Final = struct.Struct("=11Q")
-_SIGCHLD: Final = 17
 # linux/wait.h
 P_PID: Final = 1
 WNOHANG: Final = 1
 WEXITED: Final = 4
 WNOWAIT: Final = 0x01000000
-# linux/seccomp.h
-SECCOMP_SET_MODE_FILTER: Final = 1
 # linux/openat2.h, Linux 5.6
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -141,41 +132,6 @@ def clear_capabilities() -> None:
     _syscall("capset", _number("capset"), header, data)
 
 
-def clone_sibling(cgroup_fd: int = -1) -> int:
-    """Fork a child whose parent is *this process's* parent (CLONE_PARENT).
-
-    Returns the child's pid in the parent and 0 in the child. The process must have
-    one thread; Python's at-fork hooks do not run. Not for pid 1 of a namespace.
-
-    Args:
-        cgroup_fd: Folder of the cgroup the child is born in, which costs nothing,
-            where moving it later waits for an RCU grace period; -1: this process's.
-
-    Source: clone(2), CLONE_INTO_CGROUP in Linux 5.7.
-    """
-    nul = ctypes.c_long(0)
-    if cgroup_fd >= 0:
-        # struct clone_args; with CLONE_PARENT the exit signal is this process's own.
-        flags = CLONE_PARENT | _CLONE_INTO_CGROUP
-        arguments = _CLONE_ARGS.pack(flags, *[0] * 9, cgroup_fd)
-        result = _libc_locked.syscall(
-            ctypes.c_long(_SYS_CLONE3), arguments, ctypes.c_size_t(len(arguments))
-        )
-        if result < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, f"clone3: {os.strerror(code)}")
-        return int(result)
-    result = _libc_locked.syscall(
-        ctypes.c_long(_number("clone")),
-        ctypes.c_long(CLONE_PARENT | _SIGCHLD),
-        nul, nul, nul, nul,
-    )  # fmt: skip
-    if result < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"clone: {os.strerror(code)}")
-    return int(result)
-
-
 _SIGINFO_BYTES: Final = 128
 # asm-generic/siginfo.h
 _CLD_EXITED: Final = 1
@@ -207,21 +163,6 @@ def peek_exit(pid: int) -> tuple[int, int, int] | None:
     fields = _RUSAGE.unpack(usage.raw)
     cpu_us = (fields[0] + fields[2]) * 1_000_000 + fields[1] + fields[3]
     return status, cpu_us, fields[4]
-
-
-def install_seccomp(program: bytes) -> None:
-    """Install a compiled BPF program (struct sock_filter array) on this thread.
-
-    Needs no_new_privs. Source: seccomp(2).
-    """
-    if not program or len(program) % 8:
-        raise OSError(errno.EINVAL, "seccomp: not a BPF program")
-    buffer = ctypes.create_string_buffer(program, len(program))
-    fprog = struct.pack("=HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
-    _syscall(
-        "seccomp", _number("seccomp"), ctypes.c_uint(SECCOMP_SET_MODE_FILTER),
-        ctypes.c_uint(0), fprog,
-    )  # fmt: skip
 
 
 def open_no_symlinks(path: str, flags: int) -> int:

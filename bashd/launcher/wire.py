@@ -38,6 +38,8 @@ END: Final = b"E"
 # daemon to spare; ``M``: the fields are in the memfd that comes first
 REQUEST: Final = b"R"
 REQUEST_MEMFD: Final = b"M"
+# keeper to zygote, in a memfd
+ZYGOTE: Final = b"Z"
 # spare to daemon
 TERMINAL: Final = b"p"
 """With one descriptor, before RUNNING: the master of the command's terminal."""
@@ -47,8 +49,6 @@ STEP_FAILED: Final = b"f"
 
 _MAX_DIGITS: Final = 20
 """Of a 64-bit number."""
-_FIXED_FIELDS: Final = 8
-"""Of a request, before its environment."""
 
 
 class WireError(ValueError):
@@ -77,13 +77,6 @@ def number(field: bytes) -> int:
     if not text.isdigit() or len(text) > _MAX_DIGITS:
         raise WireError(f"not a number: {field[:32]!r}")
     return int(field)
-
-
-def _limit(text: bytes) -> tuple[int, int, int]:
-    parts = text.split(b":")
-    if len(parts) != 3:  # noqa: PLR2004 - kind, soft, hard
-        raise WireError(f"not a limit: {text[:32]!r}")
-    return number(parts[0]), number(parts[1]), number(parts[2])
 
 
 def _expect_fds(what: str, fds: list[int], count: int) -> None:
@@ -295,25 +288,23 @@ class Request(NamedTuple):
             *self.environment,
         )
 
-    @classmethod
-    def decode(cls, message: bytes) -> Request:
-        """Parse a packet from the daemon."""
-        fields = unpack(message)
-        if len(fields) < _FIXED_FIELDS:
-            raise WireError(f"request has only {len(fields)} fields")
-        limits = fields[6].split(b",") if fields[6] else ()
-        terminal = None
-        if fields[7]:
-            rows, _, columns = fields[7].partition(b":")
-            terminal = number(rows), number(columns)
-        return cls(
-            fields[0],
-            fields[1],
-            number(fields[2]),
-            number(fields[3]),
-            fields[4] == b"1",
-            fields[5] == b"1",
-            tuple(_limit(limit) for limit in limits),
-            tuple(fields[8:]),
-            terminal,
-        )
+
+def zygote_configuration(
+    *,
+    has_layer: bool,
+    log_flags: int,
+    bash: bytes,
+    mounts: list[tuple[bytes, int, int, bool]],
+) -> bytes:
+    """Return what the zygote reads from a memfd when it starts.
+
+    Args:
+        has_layer: Whether a ruleset for its spares comes along.
+        log_flags: Of that layer, see landlock_restrict_self(2).
+        bash: Path of the shell.
+        mounts: (path, device, inode, read-only): what these must still be.
+    """
+    fields = [b"%d" % has_layer, b"%d" % log_flags, bash]
+    for path, device, inode, read_only in mounts:
+        fields += [path, b"%d" % device, b"%d" % inode, b"%d" % read_only]
+    return pack(ZYGOTE, *fields)

@@ -3,7 +3,7 @@
 The zygote answers in the order it was asked. It may be stopped or killed by a command
 of its own cell at any moment, while it starts too, or refused a fork by a limit on
 processes; in all cases what was asked of it is asked again, at once or a moment later,
-so the daemon gets every spare it ordered.
+so the daemon gets every spare it ordered. What it is, and a spare: ``zygote.c``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple, NoReturn
 
-from . import wire
-from .confine import Settings, StepError
-from .spare import receive, run_zygote
+from . import confine, kernel, wire
+from .channel import receive
+from .confine import Settings, StepError, step
 
 _RETRY_S = 0.1
 """After a refused fork: a limit on processes is reached, and lasts while it lasts."""
@@ -30,6 +31,30 @@ _START_S = 5.0
 """It has everything loaded when it is forked, and is ready within milliseconds."""
 _START_LOOK_MS = 20
 """Between looks whether one that starts was stopped: the loop does not run then."""
+_SPARE_NAME = "bashd-spare"
+"""Name of a spare's process; exec gives it another, and a zombie keeps it."""
+_FIRST_FD = 3
+"""Where ``zygote.c`` expects its channel; its ruleset, its configuration and the filter
+follow."""
+_OUT_OF_THE_WAY_FD = 100
+
+
+def is_spare(pid: int) -> bool:
+    """Whether a process, dead or alive, has not become a command."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().rstrip("\n") == _SPARE_NAME
+    except OSError:
+        return False
+
+
+class Program(NamedTuple):
+    """What the daemon has sent for the zygote; descriptors of sealed memfds."""
+
+    zygote_fd: int
+    """The executable."""
+    filter_fd: int
+    """Compiled seccomp filter; empty for none."""
 
 
 class Order:
@@ -62,7 +87,7 @@ class Zygote:
 
     Args:
         settings: The cell's.
-        program: Compiled seccomp filter.
+        program: What it executes and installs.
         epoll: Where its channel is registered while there is one.
         deliver: Gets every new spare.
     """
@@ -70,7 +95,7 @@ class Zygote:
     def __init__(
         self,
         settings: Settings,
-        program: bytes,
+        program: Program,
         epoll: select.epoll,
         deliver: Delivery,
     ) -> None:
@@ -110,7 +135,7 @@ class Zygote:
             theirs.close()
             raise
         if pid == 0:
-            run_zygote(theirs, self._settings, self._program)
+            _become_zygote(theirs, self._settings, self._program)
         theirs.close()
         self.pid = pid
         try:
@@ -260,3 +285,57 @@ class Zygote:
             order.withdrawn = True
             order.close()
         self._pending.clear()
+
+
+def _become_zygote(
+    channel: socket.socket, settings: Settings, program: Program
+) -> NoReturn:
+    """Put on the zygote's own layer and execute it: child of the keeper's fork.
+
+    Every signal stays ignored until the program catches it.
+    """
+    try:
+        rules = settings.rules()
+        if settings.own_layer and rules is not None:
+            with step("landlock-zygote"):
+                layer = confine.build_ruleset(rules, scoped=True)
+                layer.restrict_self(settings.log_flags)
+                layer.close()
+        inner = -1
+        if rules is not None and rules.handled:
+            # A layer that handles nothing is no layer; the scopes are the outer one's.
+            with step("landlock-inner"):
+                inner = confine.build_ruleset(rules, scoped=False).fd
+        configuration = wire.zygote_configuration(
+            has_layer=inner >= 0,
+            log_flags=settings.log_flags,
+            bash=os.fsencode(settings.bash),
+            mounts=[
+                (os.fsencode(path), dev, ino, read_only)
+                for path, dev, ino, read_only in settings.mounts
+            ],
+        )
+        with step("zygote"):
+            _execute(channel, inner, configuration, program)
+    except StepError as error:
+        channel.send(wire.Failed(error.step, error.reason).encode())
+    finally:
+        os._exit(1)
+
+
+def _execute(
+    channel: socket.socket, ruleset_fd: int, configuration: bytes, program: Program
+) -> None:
+    config_fd = os.memfd_create("zygote", os.MFD_CLOEXEC)
+    os.write(config_fd, configuration)
+    fds = (channel.fileno(), ruleset_fd, config_fd, program.filter_fd)
+    aside: list[int] = []
+    for fd in (*fds, program.zygote_fd):
+        high = _OUT_OF_THE_WAY_FD + len(aside)
+        aside.append(fd if fd < 0 else os.dup2(fd, high, inheritable=False))
+    kernel.close_range(_FIRST_FD, _OUT_OF_THE_WAY_FD - 1)
+    for number, fd in enumerate(aside[:-1], _FIRST_FD):
+        if fd >= 0:
+            os.dup2(fd, number)
+    # Everything else closes by itself.
+    os.execve(aside[-1], ["bashd-zygote"], {})  # noqa: S606 - it is our own

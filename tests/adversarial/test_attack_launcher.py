@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.accounts import argv_as
 from tests.support.enclosure import describe
+from tests.support.launchers import is_launcher, keepers
 from tests.support.stations import (
     CONFINING,
     FULL_ACCESS,
@@ -69,12 +70,8 @@ def launchers(station: Station) -> dict[int, str]:
 
     Bubblewrap itself, which waits outside of the cell, is not one of them.
     """
-    lines = {pid: describe(pid) for pid in station.daemon.enclosure.pids()}
-    return {
-        pid: line
-        for pid, line in lines.items()
-        if "keeper.main" in line and not line.split()[1].endswith("bwrap")
-    }
+    pids = station.daemon.enclosure.pids()
+    return {pid: describe(pid) for pid in pids if is_launcher(pid)}
 
 
 def state(pid: int) -> str:
@@ -147,20 +144,16 @@ def test_no_signal_leaves_the_cell_and_the_next_command_runs(
 @pytest.mark.parametrize("verbs", ["stop", "signal"])
 def test_the_keeper_outlives_what_its_commands_send(station: Station, verbs: str):
     station.run("true")
-    keepers = keepers_of(station)
-    assert keepers
-    intrude(station, verbs, [] if station.under_bwrap else keepers, WORKSPACE_WRITE)
+    before = keepers_of(station)
+    assert before
+    intrude(station, verbs, [] if station.under_bwrap else before, WORKSPACE_WRITE)
     assert_runs_as_before(station, WORKSPACE_WRITE)
-    assert keepers_of(station) == keepers
+    assert keepers_of(station) == before
 
 
 def keepers_of(station: Station) -> list[int]:
-    """Return the cells' first processes: parents of the others."""
-    parents = {
-        int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        for pid in launchers(station)
-    }
-    return sorted(parents & set(launchers(station)))
+    """Return the cells' first processes."""
+    return sorted(keepers(station.daemon.enclosure.pids()))
 
 
 @on(*UNDER_BWRAP, USER_LANDLOCK, SERVED_LANDLOCK)

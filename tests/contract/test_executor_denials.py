@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from bashd.core.denial import classify
 from bashd.core.model import Mode, RunResult, SandboxFacts, Verdict
 from bashd.tools.render import ESCALATION_HINT, render_read
-from tests.support.enclosure import describe
+from tests.support.launchers import is_launcher, parent_of
 from tests.support.stations import (
     ALL,
     CONFINING,
@@ -130,8 +129,8 @@ def test_i55_c225_a_command_cannot_speak_for_the_runner(station: Station):
 def keeper_of(station: Station, mark: str) -> int:
     """Return the first process of the cell in which a command with *mark* runs."""
     pid = station.processes(mark)[0]
-    while "keeper.main" not in describe(pid):
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    while not is_launcher(pid):
+        pid = parent_of(pid)
     return pid
 
 

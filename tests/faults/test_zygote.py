@@ -13,7 +13,6 @@ import random
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +20,7 @@ import pytest
 from tests.faults.load import names_left
 from tests.support.callers import client
 from tests.support.enclosure import describe
+from tests.support.launchers import is_zygote
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -32,33 +32,15 @@ COMMANDS = 60
 LULL_S = 0.2
 """Longest time between two blows; a zygote is ready after some 30 ms."""
 NAMED_S = 0.02
-"""A spare has a name of its own some 2 ms after its birth. Until then it looks like its
-zygote, and it may be a command by the time it is hit."""
+"""A spare gives itself a name. Until then it looks like its zygote, and it may be a
+command by the time it is hit."""
 SLOWEST_S = 10
 """A call gives a cell up that brings no process for 15 s; none may come near that."""
 
 
 def zygotes(daemon: RunningDaemon) -> list[int]:
-    """Return the cells' zygotes: what keepers have started that is no spare."""
-    pids = [pid for pid in daemon.enclosure.pids() if "keeper.main" in describe(pid)]
-    return [pid for pid in pids if _is_python(_parent(pid)) and not _is_spare(pid)]
-
-
-def _is_spare(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text() == "bashd-spare\n"
-    return True
-
-
-def _is_python(pid: int) -> bool:
-    words = f"{describe(pid)} ".split(" ")
-    return "python" in words[1] and "keeper.main" in " ".join(words)
-
-
-def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
+    """Return the cells' zygotes, and newborn spares."""
+    return [pid for pid in daemon.enclosure.pids() if is_zygote(pid)]
 
 
 @contextlib.contextmanager

@@ -111,7 +111,7 @@ class Installed:
     def code(self) -> Path:
         """A module that the next launcher is made from."""
         return next(
-            self.prefix.glob("lib/python3*/site-packages/bashd/launcher/spare.py")
+            self.prefix.glob("lib/python3*/site-packages/bashd/launcher/keeper.py")
         )
 
 

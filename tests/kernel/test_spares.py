@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.support.enclosure import describe
+from tests.support.launchers import is_launcher
 from tests.support.stations import ALL, UNDER_BWRAP, WORKSPACE_WRITE, Station, on
 
 INTRUDER = Path(__file__).parents[1] / "adversarial" / "intruder.py"
@@ -12,12 +12,7 @@ INTRUDER = Path(__file__).parents[1] / "adversarial" / "intruder.py"
 
 def waiting(station: Station) -> list[int]:
     """Return the host's pids of everything in cells that is no command."""
-    return [
-        pid
-        for pid in station.daemon.enclosure.pids()
-        if "keeper.main" in describe(pid)
-        and not describe(pid).split()[1].endswith("bwrap")
-    ]
+    return [pid for pid in station.daemon.enclosure.pids() if is_launcher(pid)]
 
 
 def test_more_commands_at_once_than_there_are_spares(station: Station):

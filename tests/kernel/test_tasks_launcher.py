@@ -2,44 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import signal
 import subprocess
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.callers import client
 from tests.support.enclosure import describe
+from tests.support.launchers import is_launcher, keepers
 from tests.support.trees import KINDS, escapees
 
 if TYPE_CHECKING:
     from tests.support.daemons import RunningDaemon
 
 MODES = ("workspace-write", "danger-full-access")
-
-
-def keepers(daemon: RunningDaemon) -> list[int]:
-    """Return the first process of each cell: a launcher no launcher has started."""
-    pids = [p for p in daemon.enclosure.pids() if _is_launcher(p)]
-    return [pid for pid in pids if _parent(pid) not in pids]
-
-
-def _is_launcher(pid: int) -> bool:
-    # bubblewrap's own command line names the launcher as well.
-    _, program, *rest = f"{describe(pid)} ".split(" ")
-    return "python" in program and "keeper.main" in " ".join(rest)
-
-
-def _parent(pid: int) -> int:
-    with contextlib.suppress(OSError):
-        text = Path(f"/proc/{pid}/stat").read_text()
-        return int(text.rpartition(")")[2].split()[1])
-    return 0
 
 
 def wait_for_names(daemon: RunningDaemon, mark: str, count: int) -> None:
@@ -64,7 +44,7 @@ def test_tasks_of_a_dead_launcher_end_and_are_marked(
         while (now := caller.get(task.task_id)) and now.stdout_bytes < len("made\n"):
             time.sleep(0.02)
         wait_for_names(daemon, mark, len(KINDS))
-        (keeper,) = keepers(daemon)
+        (keeper,) = keepers(daemon.enclosure.pids())
         os.kill(keeper, signal.SIGKILL)
         info = caller.wait(task.task_id)
         assert str(info.status) == "killed"
@@ -96,7 +76,7 @@ def test_foreground_run_of_a_dead_launcher_is_a_runner_failure(
     )
     with run:
         wait_for_names(daemon, mark, 1)
-        (keeper,) = keepers(daemon)
+        (keeper,) = keepers(daemon.enclosure.pids())
         os.kill(keeper, signal.SIGKILL)
         _, said = run.communicate(timeout=20)
     assert run.returncode == 125, said
@@ -113,7 +93,7 @@ def test_other_sessions_do_not_notice(every_daemon: RunningDaemon):
     ):
         victim = first.start("sleep 600")
         first.run("true")
-        before = set(keepers(daemon))
+        before = set(keepers(daemon.enclosure.pids()))
         spared = second.start("sleep 600")
         second.run("true")
         for keeper in before:
@@ -130,8 +110,8 @@ def test_zygote_that_is_killed_costs_nothing(every_daemon: RunningDaemon):
     with client(daemon, cwd=daemon.make_workspace()) as caller:
         task = caller.start("sleep 600")
         caller.run("true")
-        (keeper,) = keepers(daemon)
-        launchers = [p for p in daemon.enclosure.pids() if _is_launcher(p)]
+        (keeper,) = keepers(daemon.enclosure.pids())
+        launchers = [p for p in daemon.enclosure.pids() if is_launcher(p)]
         for pid in launchers:
             if pid != keeper:
                 # The zygote, and the spares that wait.
