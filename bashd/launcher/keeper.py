@@ -389,7 +389,7 @@ def main(control_fd: int) -> NoReturn:
             os._exit(1)
         settings = Settings(**json.loads(read_payload(fds[0])))
         program = Program(zygote_fd=fds[1], filter_fd=fds[2])
-        home_fd = fds[2] if len(fds) > _CONFIG_FDS else -1
+        home_fd = fds[_CONFIG_FDS] if len(fds) > _CONFIG_FDS else -1
         prctl.set_child_subreaper(1)
         _set_up(settings)
         keeper = Keeper(control, settings, program, home_fd)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.faults.load import names_left, start_load
-from tests.kernel.test_tasks_launcher import keepers
 from tests.support.callers import client
 from tests.support.enclosure import describe
+from tests.support.launchers import keepers
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def test_orphans_whose_keeper_died_too_are_ended_by_the_next_daemon(
     eventually(
         lambda: all(task["stdout_bytes"] for task in load.listed()), "first lines"
     )
-    launchers = keepers(daemon)
+    launchers = keepers(daemon.enclosure.pids())
     daemon.kill()
     for pid in launchers:
         os.kill(pid, signal.SIGKILL)
@@ -224,7 +224,9 @@ def test_launchers_killed_at_random_cost_their_own_tasks_only(
         eventually(lambda: all(t["stdout_bytes"] for t in load.listed()), "lines")  # noqa: B023
     for _ in range(2):
         time.sleep(moments.uniform(0, 0.5))
-        os.kill(moments.choice(sorted(keepers(daemon))), signal.SIGKILL)
+        os.kill(
+            moments.choice(sorted(keepers(daemon.enclosure.pids()))), signal.SIGKILL
+        )
     ended = [load.wait_until_settled() for load in loads]
     statuses = [{task["status"] for task in tasks} for tasks in ended]
     assert statuses.count({"completed"}) >= 1, statuses
