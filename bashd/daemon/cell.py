@@ -37,6 +37,7 @@ from bashd.launcher import tree, wire
 if TYPE_CHECKING:
     from bashd.daemon.cgroup import Group
     from bashd.daemon.cgroups import CellGroups
+    from bashd.daemon.seccomp import Filters
 
 _SPARE_TIMEOUT_S = 15.0
 """A fork takes milliseconds. A cell that brings none for so long, whatever its commands
@@ -58,7 +59,7 @@ class CellSpec:
     bwrap_args: tuple[str, ...]
     """Passed through ``--args``; empty for the bare launcher."""
     settings: dict[str, object]
-    program: bytes
+    filters: Filters
     """Compiled seccomp filter; empty for none."""
     confined: bool
     expect_uid: int
@@ -676,7 +677,8 @@ async def _shake_hands(
 ) -> None:
     config = [
         sealed_memfd("config", json.dumps(spec.settings).encode()),
-        sealed_memfd("seccomp", spec.program),
+        sealed_memfd("seccomp", spec.filters.cell),
+        sealed_memfd("seccomp", spec.filters.spare),
     ]
     owned += config
     config.insert(1, code.zygote_fd())
@@ -711,7 +713,7 @@ def _check_hello(spec: CellSpec, hello: wire.Hello) -> None:
             problems.append("no_new_privs is off")
         if hello.capabilities and hello.uid == 0:
             problems.append(f"capabilities are left: {hello.capabilities:x}")
-        if spec.program and not hello.seccomp:
+        if spec.filters.cell and not hello.seccomp:
             problems.append("the seccomp filter is missing")
         if spec.settings.get("landlock") is not None and not hello.landlock_abi:
             problems.append("the Landlock layer is missing")

@@ -35,7 +35,7 @@ from bashd.daemon.leftovers import CellFamily
 from bashd.daemon.limits import PIDS, rlimits, threads_of
 from bashd.daemon.metadata import Guards, Key, MetadataGuard, key_of
 from bashd.daemon.network import SessionNetwork
-from bashd.daemon.seccomp import Switches, compile_filter
+from bashd.daemon.seccomp import NO_FILTERS, Switches, compile_filters
 from bashd.daemon.survey import MountTable, Question, Workdir
 from bashd.daemon.walls import (
     BWRAP,
@@ -464,9 +464,9 @@ class SessionCells:
             "bash": tools.bash,
             "home": home,
         }
-        program = b""
+        filters = NO_FILTERS
         if confined:
-            program = compile_filter(
+            filters = compile_filters(
                 Switches(
                     shared_host=key.runner == LANDLOCK,
                     unix_sockets=key.runner == BWRAP or policy.sockets.unix,
@@ -489,7 +489,7 @@ class SessionCells:
             ),
             bwrap_args=arguments,
             settings=settings,
-            program=program,
+            filters=filters,
             confined=confined,
             expect_uid=self.identity.uid,
             mode=str(key.mode),

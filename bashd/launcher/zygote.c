@@ -5,8 +5,8 @@
  * from a sealed memfd: small, so that a spare costs a tenth of what a forked interpreter
  * does, in time and in memory. The zygote answers each order on its channel with one
  * spare. A spare adds the inner Landlock layer (without scopes, so that the kernel's
- * records name the command while the session's other tasks stay reachable) and the
- * seccomp filter, waits for one request, and becomes bash.
+ * records name the command while the session's other tasks stay reachable) and a seccomp
+ * filter for what only the zygote needs, waits for one request, and becomes bash.
  *
  * The memfd may be executed and not read, so the process can be neither traced nor looked
  * into from its first instruction on; see proc_pid(5), "suid_dumpable".
@@ -50,6 +50,7 @@ enum {
     RULESET_FD = 4,
     CONFIG_FD = 5,
     FILTER_FD = 6,
+    SPARE_FILTER_FD = 7,
     /* Of a spare. */
     REQUEST_FD = 3,
     /* Where bash reads a command that is too long for an argument. */
@@ -285,7 +286,27 @@ struct cell {
     struct mount *mounts;
     size_t mount_count;
     struct sock_fprog filter;
+    struct sock_fprog spare_filter;
 };
+
+static void
+read_filter(int fd, struct sock_fprog *filter)
+{
+    size_t length;
+    char *program = read_payload(fd, &length);
+    if (length % sizeof(struct sock_filter))
+        fail("seccomp", "not a BPF program");
+    filter->len = (unsigned short)(length / sizeof(struct sock_filter));
+    filter->filter = (struct sock_filter *)program;
+}
+
+/* Put a filter on, if it is not empty. Needs no_new_privs. Source: seccomp(2). */
+static void
+put_on(const struct sock_fprog *filter)
+{
+    if (filter->len)
+        must((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, filter), "seccomp", "");
+}
 
 static void
 read_cell(struct cell *cell)
@@ -309,11 +330,8 @@ read_cell(struct cell *cell)
         mount->inode = next_number(&fields);
         mount->read_only = next_number(&fields);
     }
-    char *program = read_payload(FILTER_FD, &length);
-    if (length % sizeof(struct sock_filter))
-        fail("zygote", "not a BPF program");
-    cell->filter.len = (unsigned short)(length / sizeof(struct sock_filter));
-    cell->filter.filter = (struct sock_filter *)program;
+    read_filter(FILTER_FD, &cell->filter);
+    read_filter(SPARE_FILTER_FD, &cell->spare_filter);
 }
 
 /* ---- the spare -------------------------------------------------------------------- */
@@ -526,10 +544,7 @@ become_spare(const struct cell *cell, int request_fd, int out_fd, int err_fd)
              "landlock", "");
         close(RULESET_FD);
     }
-    /* It refuses clone3, which is how a spare is born in its cgroup: so not earlier. */
-    if (cell->filter.len)
-        must((int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &cell->filter),
-             "seccomp", "");
+    put_on(&cell->spare_filter);
     serve_one(cell);
 }
 
@@ -622,6 +637,7 @@ main(void)
     struct cell cell = {0};
     read_cell(&cell);
     close_range(cell.has_layer ? RULESET_FD + 1 : RULESET_FD, ~0U, 0);
+    put_on(&cell.filter);
     if (send(CHANNEL_FD, "!", 1, MSG_NOSIGNAL) < 0)
         return 1;
     int fds[MAX_FDS], count;

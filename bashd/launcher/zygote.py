@@ -34,8 +34,8 @@ _START_LOOK_MS = 20
 _SPARE_NAME = "bashd-spare"
 """Name of a spare's process; exec gives it another, and a zombie keeps it."""
 _FIRST_FD = 3
-"""Where ``zygote.c`` expects its channel; its ruleset, its configuration and the filter
-follow."""
+"""Where ``zygote.c`` expects its channel; its ruleset, its configuration and the two
+filters follow."""
 _OUT_OF_THE_WAY_FD = 100
 
 
@@ -54,7 +54,9 @@ class Program(NamedTuple):
     zygote_fd: int
     """The executable."""
     filter_fd: int
-    """Compiled seccomp filter; empty for none."""
+    """Compiled seccomp filter that it puts on; empty for none."""
+    spare_filter_fd: int
+    """That each spare puts on beside it; likewise."""
 
 
 class Order:
@@ -328,9 +330,10 @@ def _execute(
 ) -> None:
     config_fd = os.memfd_create("zygote", os.MFD_CLOEXEC)
     os.write(config_fd, configuration)
-    fds = (channel.fileno(), ruleset_fd, config_fd, program.filter_fd)
+    filters = (program.filter_fd, program.spare_filter_fd)
+    fds = (channel.fileno(), ruleset_fd, config_fd, *filters, program.zygote_fd)
     aside: list[int] = []
-    for fd in (*fds, program.zygote_fd):
+    for fd in fds:
         high = _OUT_OF_THE_WAY_FD + len(aside)
         aside.append(fd if fd < 0 else os.dup2(fd, high, inheritable=False))
     kernel.close_range(_FIRST_FD, _OUT_OF_THE_WAY_FD - 1)
