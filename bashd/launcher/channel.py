@@ -8,13 +8,20 @@ import socket
 from . import wire
 
 
-def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
+def receive(
+    channel: socket.socket, max_fds: int, wanted: int = 0
+) -> tuple[bytes, list[int]]:
     """Receive one packet and its descriptors, close-on-exec from the start.
+
+    Args:
+        channel: A SEQPACKET socket.
+        max_fds: How many descriptors may come.
+        wanted: Further flags of recvmsg(2).
 
     Raises:
         WireError: The packet or its descriptors were cut off.
     """
-    message, fds, flags = _receive_fds(channel, max_fds)
+    message, fds, flags = _receive_fds(channel, max_fds, wanted)
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for fd in fds:
             os.close(fd)
@@ -22,12 +29,14 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
     return message, fds
 
 
-def _receive_fds(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int], int]:
+def _receive_fds(
+    channel: socket.socket, max_fds: int, wanted: int
+) -> tuple[bytes, list[int], int]:
     # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
     data, ancillary, flags, _ = channel.recvmsg(
         wire.PACKET_BYTES,
         socket.CMSG_SPACE(max_fds * 4),
-        socket.MSG_CMSG_CLOEXEC,
+        socket.MSG_CMSG_CLOEXEC | wanted,
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import select
 import signal
 import socket
 import sys
+import time
 from typing import NoReturn
 
 # Imported before privileges are given up.
-import landlock  # noqa: F401  # pyright: ignore[reportUnusedImport]
+from landlock import plumbing  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from . import confine, home, kernel, tree, wire
 from .channel import read_payload, receive
@@ -28,8 +30,10 @@ _END_DEADLINE_S = 5.0
 """How long the end of a cell waits for processes outside a pid namespace."""
 _MESSAGES_A_TURN = 300
 """About what the socket holds."""
+_REAP_S = 0.05
+"""How long orphans may stay zombies: one look at all children serves many of them."""
 _PIPES = 2
-_CONFIG_FDS = 3
+_CONFIG_FDS = 4
 _SIGNALS = [number for number in range(1, 65) if number not in (9, 19, 32, 33)]
 """All but SIGKILL and SIGSTOP, which none can change, and glibc's two own."""
 _CAPABILITY_LINES = ("CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:")
@@ -87,6 +91,8 @@ class Keeper:
         self.done: list[Child] = []
         """Whose end the daemon has taken note of; forgotten after the kills."""
         self.ended = False
+        self.reap_at = math.inf
+        """When orphans are to be reaped: one may have ended."""
         self.is_init = os.getpid() == 1
         scoped = bool(settings.landlock and settings.landlock["scoped"] & 2)
         self.may_signal_all = settings.confined and (self.is_init or scoped)
@@ -99,7 +105,7 @@ class Keeper:
         self.epoll.register(wakeup_fd, select.EPOLLIN)
         pidfds = self.handlers
         while not self.ended:
-            events = self.epoll.poll(self.zygote.timeout_s())
+            events = self.epoll.poll(self.timeout_s())
             self.zygote.ask()
             # Exits first: somebody waits for them, and orphans can wait.
             for fd, _ in events:
@@ -110,6 +116,17 @@ class Keeper:
                 if fd not in pidfds:
                     self.on_readable(fd, wakeup_fd)
 
+            if time.monotonic() >= self.reap_at:
+                self.reap_orphans()
+
+    def timeout_s(self) -> float | None:
+        """Return in how many seconds there is something to do; None: not by itself."""
+        times = [] if self.reap_at == math.inf else [self.reap_at - time.monotonic()]
+        zygote_s = self.zygote.timeout_s()
+        if zygote_s is not None:
+            times.append(zygote_s)
+        return max(min(times), 0.0) if times else None
+
     def on_readable(self, fd: int, wakeup_fd: int) -> None:
         """Act on what one of the loop's own descriptors brings."""
         if fd == self.control.fileno():
@@ -118,7 +135,7 @@ class Keeper:
             with contextlib.suppress(BlockingIOError):
                 os.read(wakeup_fd, 4096)
             self.zygote.look_after()
-            self.reap_orphans()
+            self.reap_at = min(self.reap_at, time.monotonic() + _REAP_S)
         elif fd == self.zygote.fd:
             self.zygote.on_readable()
 
@@ -128,17 +145,17 @@ class Keeper:
         Trees that are to end are ended together where nothing else was said in between:
         a look at the process table takes as long for a hundred as for one.
         """
-        poll = select.poll()
-        poll.register(self.control, select.POLLIN)
         for _ in range(_MESSAGES_A_TURN):
-            if not (self.obey_one() and poll.poll(0)):
+            if not self.obey_one():
                 break
         self.finish_kills()
 
     def obey_one(self) -> bool:
-        """Obey one message; False when no other may follow it on this socket."""
+        """Obey one message; False when there is none, or it was this socket's last."""
         try:
-            message, fds = receive(self.control, 2)
+            message, fds = receive(self.control, 2, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
         except ConnectionError:
             message, fds = b"", []
         tag = message[:1]
@@ -296,7 +313,9 @@ class Keeper:
         """Reap what is ours by adoption; a child that is a task stays pinned."""
         if self.zygote.may_have_spare:
             # A spare may exist that we have not been told of yet.
+            self.reap_at = time.monotonic() + _REAP_S
             return
+        self.reap_at = math.inf
         for pid in tree.children_of_self():
             if pid not in self.by_pid:
                 with contextlib.suppress(ChildProcessError):
@@ -388,7 +407,7 @@ def main(control_fd: int) -> NoReturn:
         if message[:1] != wire.CONFIG or len(fds) < _CONFIG_FDS:
             os._exit(1)
         settings = Settings(**json.loads(read_payload(fds[0])))
-        program = Program(zygote_fd=fds[1], filter_fd=fds[2])
+        program = Program(*fds[1:_CONFIG_FDS])
         home_fd = fds[_CONFIG_FDS] if len(fds) > _CONFIG_FDS else -1
         prctl.set_child_subreaper(1)
         _set_up(settings)
