@@ -102,8 +102,11 @@ def install(lib_root: Path) -> Path:
 def _sources() -> list[tuple[str, Path]]:
     own = Path(__file__).resolve().parents[1] / "launcher"
     found = [(f"launcher/{path.name}", path) for path in sorted(own.glob("*.py"))]
-    landlock = _origin("landlock").parent
-    found += [(f"landlock/{path.name}", path) for path in sorted(landlock.glob("*.py"))]
+    plumbing = _origin("landlock").with_name("plumbing.py")
+    found += [
+        ("landlock/__init__.py", own / "landlock_front.py"),
+        ("landlock/plumbing.py", plumbing),
+    ]
     for module in ("prctl", "_prctl"):
         path = _origin(module)
         found.append((path.name, path))

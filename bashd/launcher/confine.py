@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Generator
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
 
 import prctl as untyped_prctl
 
@@ -40,8 +39,7 @@ def step(name: str) -> Generator[None]:
         raise StepError(name, str(error)) from error
 
 
-@dataclass(frozen=True)
-class LandlockRules:
+class LandlockRules(NamedTuple):
     """Which file rights are handled and what is allowed beneath which path."""
 
     handled: int
@@ -50,8 +48,7 @@ class LandlockRules:
     """Scope bits of the shared layers; 0 where the ABI has none."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What one cell is to be. JSON in the CONFIG message."""
 
     become: list[Any] | None = None
@@ -64,7 +61,7 @@ class Settings:
     landlock: dict[str, Any] | None = None
     landlock_log: bool = False
     """Log refusals after exec (ABI 7)."""
-    mounts: list[list[Any]] = field(default_factory=list["list[Any]"])
+    mounts: Sequence[list[Any]] = ()
     """[path, dev, ino, read-only]: what these paths must still be in the cell."""
     bash: str = "/bin/bash"
     home: dict[str, Any] | None = None
@@ -144,7 +141,7 @@ def build_ruleset(rules: LandlockRules, *, scoped: bool) -> kernel.Landlock:
     return ruleset
 
 
-def check_mounts(mounts: list[list[Any]]) -> None:
+def check_mounts(mounts: Sequence[list[Any]]) -> None:
     """Check that the cell still has the mounts it was built with.
 
     A rename on the host over a masked or read-only-bound file silently drops the

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import platform
 import stat
 import struct
 from typing import Any, Final
@@ -20,7 +19,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 SYS_PIDFD_SEND_SIGNAL: Final = 424
 SYS_CLOSE_RANGE: Final = 436
 SYS_OPENAT2: Final = 437
-_MACHINE: Final = platform.machine()
+_MACHINE: Final = os.uname().machine
 # Older calls differ per architecture (asm/unistd_64.h, asm-generic/unistd.h).
 _NUMBERS: Final = {
     "x86_64": {
