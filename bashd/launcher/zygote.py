@@ -31,8 +31,9 @@ _START_S = 5.0
 """It has everything loaded when it is forked, and is ready within milliseconds."""
 _START_LOOK_MS = 20
 """Between looks whether one that starts was stopped: the loop does not run then."""
-_SPARE_NAME = "bashd-spare"
-"""Name of a spare's process; exec gives it another, and a zombie keeps it."""
+_SPARE_NAMES = ("bashd-spare", "bashd-zygote")
+"""Names of a spare's process, the second for its first moments; exec gives it another,
+and a zombie keeps it."""
 _FIRST_FD = 3
 """Where ``zygote.c`` expects its channel; its ruleset, its configuration and the two
 filters follow."""
@@ -43,7 +44,7 @@ def is_spare(pid: int) -> bool:
     """Whether a process, dead or alive, has not become a command."""
     try:
         with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
-            return file.read().rstrip("\n") == _SPARE_NAME
+            return file.read().rstrip("\n") in _SPARE_NAMES
     except OSError:
         return False
 
@@ -137,7 +138,7 @@ class Zygote:
             theirs.close()
             raise
         if pid == 0:
-            _become_zygote(theirs, self._settings, self._program)
+            become_zygote(theirs, self._settings, self._program)
         theirs.close()
         self.pid = pid
         try:
@@ -289,7 +290,7 @@ class Zygote:
         self._pending.clear()
 
 
-def _become_zygote(
+def become_zygote(
     channel: socket.socket, settings: Settings, program: Program
 ) -> NoReturn:
     """Put on the zygote's own layer and execute it: child of the keeper's fork.

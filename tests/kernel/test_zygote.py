@@ -1,0 +1,292 @@
+"""The compiled program alone: orders, requests and what becomes of malformed ones."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bashd.daemon import code
+from bashd.daemon.cell import receive
+from bashd.daemon.memfd import sealed_memfd
+from bashd.daemon.seccomp import NO_FILTERS, Filters, Switches, compile_filters
+from bashd.launcher import wire
+from tests.support.launchers import is_spare
+from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+HOST = Path(__file__).parent / "inside" / "zygote_host.py"
+SHOW = b"cat /proc/$$/environ; :"
+"""Prints exactly what bash was given: it stays, for there is something left to do."""
+FEW = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+class Ended(NamedTuple):
+    """What became of one spare."""
+
+    said: list[bytes]
+    """Its packets on the request socket."""
+    stdout: bytes
+    status: int
+
+
+class Host:
+    """A zygote and the spares it was asked for."""
+
+    def __init__(self, filters: Filters = NO_FILTERS, **cell: object) -> None:
+        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fds = [theirs.fileno(), code.zygote_fd()]
+        sealed = [sealed_memfd("filter", program) for program in filters]
+        argv = [sys.executable, "-P", str(HOST), json.dumps(cell), *map(str, fds)]
+        self.process = subprocess.Popen(
+            [*argv, *map(str, sealed)],
+            pass_fds=(*fds, *sealed),
+            env={"PYTHONPATH": str(Path(code.__file__).parents[2])},
+        )
+        theirs.close()
+        for fd in sealed:
+            os.close(fd)
+        assert self.channel.recv(1) == b"!"
+
+    def close(self) -> None:
+        """End it; it leaves by itself when nobody can order any more."""
+        self.channel.close()
+        assert self.process.wait(10) == 0
+
+    @contextlib.contextmanager
+    def spare(self) -> Generator[tuple[socket.socket, int, int]]:
+        """Order a spare; yields its request socket, its stdout and its pid."""
+        self.channel.send(b"+")
+        said, fds = receive(self.channel, 4)
+        request_fd, out_fd, err_fd, pidfd = fds
+        request = socket.socket(fileno=request_fd)
+        try:
+            yield request, out_fd, int(said.split()[1])
+        finally:
+            request.close()
+            for fd in (out_fd, err_fd, pidfd):
+                os.close(fd)
+
+    def serve(self, packet: bytes, fds: list[int] | None = None) -> Ended:
+        """Send one packet to a fresh spare and see it through."""
+        with self.spare() as (request, out_fd, pid):
+            socket.send_fds(request, [packet], fds or [])
+            said: list[bytes] = []
+            while packet := request.recv(wire.PACKET_BYTES):
+                said.append(packet)
+            with os.fdopen(os.dup(out_fd), "rb") as stdout:
+                printed = stdout.read()
+            _, status = os.waitpid(pid, 0)
+        return Ended(said, printed, os.waitstatus_to_exitcode(status))
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.close()
+
+
+def a_request(**changes: object) -> wire.Request:
+    """Return a request that works, in ``/``."""
+    root = Path("/").stat()
+    plain = wire.Request(
+        command=b"true",
+        workdir=b"/",
+        workdir_dev=root.st_dev,
+        workdir_ino=root.st_ino,
+        has_stdin=False,
+        has_script=False,
+        limits=(),
+        environment=(b"PATH=/usr/bin:/bin",),
+    )
+    return plain._replace(**changes)
+
+
+def failed_step(ended: Ended) -> str:
+    """Return the step a spare said it failed at, after having run nothing."""
+    (message,) = ended.said
+    assert message[:1] == wire.STEP_FAILED
+    assert (ended.stdout, ended.status) == (b"", 127)
+    return wire.Failed.decode(message, []).step
+
+
+names = st.from_regex(rb"\A[A-Za-z][A-Za-z0-9]{0,8}\Z")
+texts = st.binary(max_size=40).map(lambda text: text.replace(b"\0", b"."))
+
+
+@given(variables=st.dictionaries(names, texts, max_size=12))
+@FEW
+def test_bash_gets_exactly_the_environment_that_was_sent(
+    host: Host, variables: dict[bytes, bytes]
+):
+    # No command needs them to be found, whatever PATH says.
+    variables = {name: value for name, value in variables.items() if name != b"PATH"}
+    entries = (b"PATH=/usr/bin:/bin", *map(b"=".join, variables.items()))
+    ended = host.serve(a_request(command=SHOW, environment=entries).encode())
+    assert ended.said == [wire.RUNNING]
+    assert ended.stdout.split(b"\0")[:-1] == list(entries)
+
+
+@given(garbage=st.binary(max_size=200))
+@FEW
+def test_no_nonsense_runs_anything(host: Host, garbage: bytes):
+    for packet in (b"?" + garbage, wire.REQUEST + garbage.replace(b"R", b"r")):
+        assert failed_step(host.serve(packet)) == "spare"
+
+
+@given(data=st.data())
+@FEW
+def test_a_request_that_was_cut_short_runs_nothing(host: Host, data: st.DataObject):
+    whole = a_request(limits=((resource.RLIMIT_CORE, 0, 0),)).encode()
+    # Up to the last of the fields that each request has.
+    fixed = whole.rindex(b"\0")
+    cut = whole[: data.draw(st.integers(1, fixed - 1))]
+    assert failed_step(host.serve(cut)) in ("spare", "workdir", "workdir-changed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "count", "step"),
+    [
+        ({"has_stdin": True}, 0, "spare"),
+        ({}, 1, "spare"),
+        ({"has_stdin": True, "has_script": True}, 1, "spare"),
+        ({"workdir": b"/nowhere"}, 0, "workdir"),
+        ({"workdir": b"/proc/self/cwd"}, 0, "workdir"),
+        ({"workdir_ino": 1 << 60}, 0, "workdir-changed"),
+        ({"limits": ((99, 1, 1),)}, 0, "rlimits"),
+        ({"limits": ((resource.RLIMIT_CORE, 2, 1),)}, 0, "rlimits"),
+    ],
+)
+def test_the_step_that_fails_is_named(
+    host: Host, changes: dict[str, object], count: int, step: str
+):
+    fds = [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
+    try:
+        assert failed_step(host.serve(a_request(**changes).encode(), fds)) == step
+    finally:
+        for fd in fds:
+            os.close(fd)
+    assert host.serve(a_request().encode()).said == [wire.RUNNING]
+
+
+def test_a_shell_that_cannot_be_executed_is_the_last_step():
+    host = Host(bash="/nowhere/bash")
+    running, failure = host.serve(a_request().encode()).said
+    host.close()
+    assert running == wire.RUNNING
+    step, reason = wire.Failed.decode(failure, [])
+    assert step == "exec"
+    assert "ENOENT" in reason
+    assert "/nowhere/bash" in reason
+
+
+def test_a_mount_that_is_gone_is_the_step_that_fails(tmp_path: Path):
+    found = tmp_path.stat()
+    there = [str(tmp_path), found.st_dev, found.st_ino, False]
+    gone = [str(tmp_path), found.st_dev, found.st_ino, True]
+    for mounts, said in (([there], True), ([there, gone], False)):
+        host = Host(mounts=mounts)
+        ended = host.serve(a_request().encode())
+        host.close()
+        assert (ended.said == [wire.RUNNING]) is said
+        if not said:
+            assert failed_step(ended) == "mounts"
+
+
+@pytest.mark.parametrize("place", ["link", "link/inner", "folder/../link"])
+def test_no_link_leads_to_the_working_folder(tmp_path: Path, place: str):
+    inner = tmp_path / "folder" / "inner"
+    inner.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    # Both ways: openat2, and step by step where a filter refuses it.
+    stepwise = Switches(
+        shared_host=True, unix_sockets=True, inet_sockets=True, namespaces=False,
+        truncation=False,
+    )  # fmt: skip
+    for filters in (NO_FILTERS, compile_filters(stepwise)):
+        host = Host(filters)
+        linked = a_request(workdir=os.fsencode(tmp_path / place), workdir_ino=0)
+        ended = host.serve(linked.encode())
+        assert failed_step(ended) == "workdir"
+        assert b"ELOOP" in ended.said[0]
+        there = a_request(command=b"pwd", workdir=os.fsencode(inner), workdir_ino=0)
+        assert host.serve(there.encode()).stdout == b"%s\n" % os.fsencode(inner)
+        host.close()
+
+
+def test_limits_are_lowered_and_never_raised(host: Host):
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for soft, hard, shown in (
+        (100, 200, "100 200"),
+        (-1, -1, f"{most} {most}"),
+        (50, -1, f"50 {most}"),
+    ):
+        limits = ((resource.RLIMIT_NOFILE, soft, hard), (resource.RLIMIT_CORE, 0, 0))
+        command = b"echo $(ulimit -Sn) $(ulimit -Hn) $(ulimit -c)"
+        ended = host.serve(a_request(command=command, limits=limits).encode())
+        assert ended.stdout.decode() == f"{shown} 0\n"
+
+
+def test_stdin_a_script_and_a_long_request_come_as_files(host: Host, tmp_path: Path):
+    word = secrets.token_hex(8)
+    (tmp_path / "in").write_text(word)
+    with (tmp_path / "in").open("rb") as stdin:
+        script = sealed_memfd("script", b"cat; echo; ls /proc/self/fd | wc -l")
+        long = a_request(has_stdin=True, has_script=True, command=b"").encode()
+        payload = sealed_memfd("request", long)
+        ended = host.serve(wire.REQUEST_MEMFD, [payload, stdin.fileno(), script])
+    os.close(script)
+    os.close(payload)
+    # Of descriptors, `ls` has the three and the folder it reads.
+    assert ended.stdout.decode().split("\n")[:2] == [word, "4"]
+
+
+def test_a_command_starts_with_every_signal_at_its_default(host: Host):
+    ended = host.serve(a_request(command=b"cat /proc/self/status").encode())
+    lines = dict(line.split(":\t") for line in ended.stdout.decode().splitlines())
+    masks = {name: lines[name] for name in ("SigBlk", "SigIgn", "SigCgt")}
+    assert {int(mask, 16) for mask in masks.values()} == {0}, masks
+
+
+def test_a_spare_that_waits_shrugs_signals_off(host: Host):
+    with host.spare() as (request, out_fd, pid):
+        eventually(lambda: is_spare(pid), "its name")
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGRTMIN):
+            os.kill(pid, number)
+        request.send(a_request(command=b"echo fine").encode())
+        with os.fdopen(os.dup(out_fd), "rb") as stdout:
+            assert stdout.read() == b"fine\n"
+        os.waitpid(pid, 0)
+
+
+def test_a_spare_nobody_wants_leaves_without_a_word(host: Host):
+    with host.spare() as (request, _, pid):
+        request.shutdown(socket.SHUT_WR)
+        assert request.recv(100) == b""
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 127
+
+
+def test_the_zygote_keeps_no_descriptor_of_its_spares(host: Host):
+    for _ in range(20):
+        assert host.serve(a_request().encode()).status == 0
+    own = sorted(int(fd.name) for fd in Path(f"/proc/{host.process.pid}/fd").iterdir())
+    assert own == [0, 1, 2, 3]
