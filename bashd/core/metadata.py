@@ -59,6 +59,8 @@ class Entry(NamedTuple):
     mtime_ns: int
     ctime_ns: int
     """Of a folder, its birth (or 0): numbers of inodes are used again."""
+    links: int = 1
+    """Of a file, its names: what is written by another one is not kept by a mount."""
 
     @property
     def identity(self) -> tuple[int, int, int]:

@@ -12,6 +12,10 @@ Whose change was it? While a command runs, a change is taken for its. Between co
 is taken for the user's and becomes the new state, unless something of an earlier command
 was still there (`bashd.daemon.leftovers`). What a task does that runs for days is found
 out when the next command of that workspace settles, or when it ends itself.
+
+A hard link can be written to by its other names, wherever they are, and no event tells
+of it. Files that had some when they were last looked at are looked at before and after
+each command, as under landlock.
 """
 
 from __future__ import annotations
@@ -78,6 +82,8 @@ class MetadataGuard:
             self._watch = None
         self._repositories = RepositoryWatch((), self._watch)
         self._known: dict[str, tuple[Target, Snapshot]] = {}
+        self._linked: set[str] = set()
+        """Paths of `_known` that hold hard links."""
         self._running: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._leftovers: list[tuple[Leftover, frozenset[str]]] = []
         """What may be left of earlier commands, and what its cell keeps by mounts."""
@@ -120,7 +126,8 @@ class MetadataGuard:
             uncovered: Protected files of it that have lost their mount since.
         """
         async with self._lock:
-            if uncovered or not self._is_settled(seen):
+            loose = bool(uncovered or self._linked)
+            if loose or not self._is_settled(seen):
                 idle = not self._running
                 # Before the hop: who is whose child is the daemon's to see.
                 suspicious = any(left.was_real() for left, _ in self._leftovers)
@@ -130,11 +137,11 @@ class MetadataGuard:
                         seen,
                         idle=idle,
                         suspicious=suspicious,
-                        all_of_it=bool(uncovered),
+                        all_of_it=loose,
                     ),
                 )
                 self._leftovers = [x for x in self._leftovers if not x[0].is_gone()]
-            mounted = self._mounted_in(seen) - uncovered
+            mounted = self._mounted_in(seen) - uncovered - self._linked
             ticket = Ticket(self, mounted, covered=self._exists() <= mounted)
             self._running.add(ticket)
             return ticket
@@ -246,6 +253,10 @@ class MetadataGuard:
 
     def _remember(self, target: Target, snapshot: Snapshot) -> None:
         self._known[target.path] = (target, snapshot)
+        if snapshot.has_other_names:
+            self._linked.add(target.path)
+        else:
+            self._linked.discard(target.path)
         folders = [target.root, *folders_between(target.path, target.root)]
         if snapshot.top is not None and snapshot.top.type == "d":
             folders.append(target.path)

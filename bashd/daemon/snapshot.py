@@ -36,6 +36,13 @@ class Snapshot:
         """The path itself."""
         return self.tree.get("")
 
+    @property
+    def has_other_names(self) -> bool:
+        """Whether a file of it is a hard link: no mount covers its other names."""
+        return any(
+            entry.type == "f" and entry.links > 1 for entry in self.tree.values()
+        )
+
 
 NOTHING: Final = Snapshot({})
 
@@ -50,10 +57,12 @@ def look_at_top(path: str) -> Entry | None:
     if kind == "d":
         # A folder's times change with what is in it; of its own it has its birth.
         size, mtime_ns, ctime_ns = 0, 0, kernel.birth_ns(path)
+        links = 1
     else:
         size, mtime_ns, ctime_ns = info.st_size, info.st_mtime_ns, info.st_ctime_ns
+        links = info.st_nlink
     mode = stat.S_IMODE(info.st_mode)
-    return Entry(kind, info.st_dev, info.st_ino, mode, size, mtime_ns, ctime_ns)
+    return Entry(kind, info.st_dev, info.st_ino, mode, size, mtime_ns, ctime_ns, links)
 
 
 def look(target: Target) -> Snapshot:

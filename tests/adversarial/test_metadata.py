@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +24,9 @@ from tests.support.stations import (
     Station,
     on,
 )
+
+if TYPE_CHECKING:
+    from bashd.core.model import RunResult
 
 GIT = (
     "git -c user.name=a -c user.email=a@b -c init.defaultBranch=main"
@@ -190,6 +194,40 @@ def test_a_parent_that_is_moved_leaves_no_hook_behind(
     station.run("rm -rf .git; mv moved .git", FULL_ACCESS)
     station.run(command)
     assert not os.access(hook, os.X_OK)
+
+
+def denials(result: RunResult) -> set[str]:
+    """Return the paths of what was refused or undone."""
+    assert result.sandbox is not None
+    return {str(denial.path) for denial in result.sandbox.denials}
+
+
+def test_e13_a_hook_that_has_another_name_is_put_back(
+    station: Station, repository: Path
+):
+    """No mount covers the other name; the check after the command knows the file."""
+    hook, text = repository / "hooks/post-checkout", "#!/bin/sh\nexit 0\n"
+    station.make("workspace/.git/hooks/post-checkout", text).chmod(0o755)
+    os.link(hook, station.workspace / "name")
+    os.lchown(station.workspace / "name", station.caller.uid, station.caller.gid)
+    command = "echo id >> name"
+    station.run(command, FULL_ACCESS)
+    assert hook.read_text() == text + "id\n", "without walls it must work"
+    # What the host changes stays, by whichever name.
+    text = "#!/bin/sh\nexit 1\n"
+    for _ in range(2):
+        (station.workspace / "name").write_text(text)
+        assert not denials(station.run("true"))
+        assert hook.read_text() == text
+        text = "#!/bin/sh\nexit 2\n"
+        hook.write_text(text)
+
+    assert str(hook) in denials(station.run(command))
+    assert hook.read_text() == text
+    assert os.access(hook, os.X_OK)
+    # It has one name now, and a mount keeps it.
+    assert hook.stat().st_nlink == 1
+    assert not denials(station.run("echo id >> name"))
 
 
 def test_what_outlives_its_command_plants_nothing_either(station: Station):
