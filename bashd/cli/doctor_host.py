@@ -1,7 +1,8 @@
-"""Looks at what makes bashd exact rather than safe: cgroups and the audit records.
+"""Looks at what no rung depends on: cgroups, the audit records, whose files are linked.
 
-Neither decides which rung is used. Cgroups make kills and limits exact; the kernel's
-audit records prove a refusal that stderr only suggests.
+Cgroups make kills and limits exact; the kernel's audit records prove a refusal that
+stderr only suggests. And no wall tells the names of one file apart, so it matters who
+may give a file another one.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _ANSWER_S: Final = 1.0
 
 
 def look_at_host() -> list[Finding]:
-    """Look at cgroups and audit."""
-    return [_cgroup(), _audit()]
+    """Look at cgroups, audit and hard links."""
+    return [_cgroup(), _audit(), judge_hard_links(_protected_hardlinks())]
 
 
 def _cgroup() -> Finding:
@@ -131,6 +132,31 @@ def judge_audit(*, enabled: bool, backlog_limit: int) -> Finding:
         advice = f"have it hold more: `auditctl -b {_BACKLOG}`"
         return Finding(name, State.LIMITED, detail, advice)
     return Finding(name, State.OK, "on, and its records can be read")
+
+
+def judge_hard_links(setting: str | None) -> Finding:
+    """Judge ``fs.protected_hardlinks``; None where it cannot be read.
+
+    Source: proc_sys_fs(5).
+    """
+    name = "hard links"
+    if setting is None:
+        return Finding(name, State.UNKNOWN, "fs.protected_hardlinks cannot be read")
+    if setting == "0":
+        detail = (
+            "anybody may link your files into a folder that both can write to, and a"
+            " command that works there writes through the link"
+        )
+        advice = "as root: sysctl fs.protected_hardlinks=1"
+        return Finding(name, State.LIMITED, detail, advice)
+    return Finding(name, State.OK, "only one's own files can be linked")
+
+
+def _protected_hardlinks() -> str | None:
+    try:
+        return Path("/proc/sys/fs/protected_hardlinks").read_text().strip()
+    except OSError:
+        return None
 
 
 def _audit_error(error: OSError) -> tuple[State, str]:

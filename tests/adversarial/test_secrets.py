@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bashd.cli.doctor_findings import State
+from bashd.cli.doctor_host import judge_hard_links
 from bashd.client import SyncClient
 from bashd.core.errors import StartError
 from tests.adversarial.attack import (
@@ -255,12 +257,35 @@ def test_no_link_rename_or_mount_leads_out(station: Station):
         assert canary.read_text() == "canary\n", way
 
 
-def test_a_hard_link_that_was_there_before_is_the_users_own_doing(station: Station):
-    """Nothing can tell the two names apart: documented, and shown here to be so."""
+def test_e13_a_hard_link_that_was_there_before_leads_out_and_none_is_made(
+    station: Station,
+):
+    """No wall tells two names apart: documented, and shown here to be just so."""
     canary = station.make("outside/canary")
     os.link(canary, station.workspace / "link")
-    station.run("echo x > link")
+    assert station.run("echo x > link", READ_ONLY).exit_code != 0
+    assert canary.read_text() == "canary\n"
+    through = station.run("echo x > link")
     assert canary.read_text() == "x\n"
+    assert through.sandbox is not None
+    assert not through.sandbox.denied
+    made = station.run(f"ln {canary} own && echo y > own")
+    assert made.exit_code != 0
+    assert canary.read_text() == "x\n"
+
+
+def test_e13_a_user_can_link_no_more_than_it_may_write_to(ordinary_user: Account):
+    """So what a link leads to is never more than the user's own command could do."""
+    setting = Path("/proc/sys/fs/protected_hardlinks").read_text().strip()
+    source, link = "/etc/shadow", ordinary_user.home / "shadow"
+    done = as_user(ordinary_user, ["ln", source, str(link)], cwd=Path("/"))
+    try:
+        assert (done.returncode == 0) == (setting == "0"), done.stderr
+        assert judge_hard_links(setting).state is (
+            State.LIMITED if setting == "0" else State.OK
+        )
+    finally:
+        link.unlink(missing_ok=True)
 
 
 def test_the_workdir_of_a_call_moves_no_wall(station: Station):

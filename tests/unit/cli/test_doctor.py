@@ -12,7 +12,7 @@ import pytest
 
 from bashd.cli import doctor_cmd, doctor_walls
 from bashd.cli.doctor_findings import Finding, State, judge, landlock_words
-from bashd.cli.doctor_host import judge_audit
+from bashd.cli.doctor_host import judge_audit, judge_hard_links
 from bashd.core.errors import ConfigError
 from bashd.launcher.kernel import landlock_abi
 from tests.support.accounts import Account, argv_as
@@ -135,7 +135,7 @@ def test_the_report_agrees_with_this_kernel(install: Install, identity: Account)
     assert report["uid"] == identity.uid
     assert set(states(report)) == {
         *("landlock", "seccomp", "user namespaces", "apparmor", "bubblewrap"),
-        *("cgroup", "audit"),
+        *("cgroup", "audit", "hard links"),
     }
     assert (states(report)["landlock"] == "missing") == (landlock_abi() == 0)
     assert status == {"full": 0, "partial": 1, "none": 2}[str(report["enforcement"])]
@@ -275,3 +275,13 @@ def test_audit_that_is_off_or_small_comes_with_the_command_to_change_it(
     finding = judge_audit(enabled=enabled, backlog_limit=backlog_limit)
     assert finding.state is state
     assert advice in (finding.advice or "")
+
+
+@pytest.mark.parametrize(
+    ("setting", "state"),
+    [("1", State.OK), ("0", State.LIMITED), (None, State.UNKNOWN)],
+)
+def test_who_may_link_whose_files_is_said(setting: str | None, state: State):
+    finding = judge_hard_links(setting)
+    assert finding.state is state
+    assert bool(finding.advice) == (state is State.LIMITED)
