@@ -8,7 +8,10 @@ to any of them: to open one for writing is enough to know.
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -136,6 +139,27 @@ def test_roots_devices_are_out_of_its_commands_reach(station: Station):
     for mode in CONFINING:
         for how in ("r", "w"):
             assert opened(station, every, how, mode) == set()
+
+
+@pytest.fixture
+def own_device(station: Station) -> Iterator[Path]:
+    """A device that is the caller's, as a group or a login opens some."""
+    device = Path(f"/dev/bashd-test-{secrets.token_hex(4)}")
+    os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+    try:
+        os.chown(device, station.caller.uid, station.caller.gid)
+        yield device
+    finally:
+        device.unlink()
+
+
+@pytest.mark.parametrize("mode", CONFINING)
+def test_a_device_that_the_caller_may_use_is_out_of_its_commands_reach(
+    station: Station, own_device: Path, mode: str
+):
+    for how in ("r", "w"):
+        assert opened(station, [str(own_device)], how, FULL_ACCESS)
+        assert not opened(station, [str(own_device)], how, mode)
 
 
 @on(*ALL)
