@@ -6,20 +6,36 @@ bounds output with the store, and what happens when a disk is full among the fau
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from bashd.core.confinement import LANDLOCK_GAPS
 from tests.adversarial.attack import with_policies
+from tests.benchmarks.machine import pss_bytes
 from tests.support.stations import (
+    ALL,
     CONFINING,
     FULL_ACCESS,
+    READ_ONLY,
     UNDER_BWRAP,
     UNDER_LANDLOCK,
+    Combination,
     Station,
     on,
 )
+from tests.support.waiting import eventually
 
 MIB = 1024 * 1024
+TASKS = 20
+MOST_OUTPUT = 64 * MIB
+SMALL_STORE = {
+    "limits": {"session_output_bytes": MOST_OUTPUT, "output_bytes": 2 * MOST_OUTPUT}
+}
+SLACK = 16 * MIB
+"""What is written between two looks, and folders, logs and records beside it."""
 
 
 def test_no_file_grows_beyond_the_policys_limit(station: Station):
@@ -114,3 +130,55 @@ def held(station: Station, session_id: str) -> list[Path]:
         for path in station.daemon.state_dir.rglob("*")
         if session_id in path.parts and path.is_dir()
     ]
+
+
+@pytest.mark.parametrize(
+    "seconds",
+    [
+        pytest.param(2, id="brief"),
+        pytest.param(
+            600, id="long", marks=[pytest.mark.soak, pytest.mark.timeout(900)]
+        ),
+    ],
+)
+@pytest.mark.parametrize("combination", ALL, ids="-".join)
+def test_e51_floods_of_one_session_cost_neither_disk_nor_memory_nor_others(
+    open_station: Callable[..., Station], combination: Combination, seconds: float
+):
+    station = open_station(combination, settings=SMALL_STORE)
+    other = station.open()
+    kept = other.run("seq 20000", mode=READ_ONLY).stdout.spill_path
+    assert kept is not None
+    tasks = [station.client.start("yes | tr -d '\\n'") for _ in range(TASKS)]
+    eventually(lambda: all(t.stdout_bytes for t in station.client.list()), "output")
+    memory = pss_bytes(station.daemon.pid)
+    latencies: list[float] = []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert used_bytes(station.daemon.state_dir) < MOST_OUTPUT + SLACK
+        began = time.monotonic()
+        assert other.run("echo fine", mode=READ_ONLY).stdout.text == "fine\n"
+        latencies.append(time.monotonic() - began)
+        time.sleep(0.05)
+    assert sorted(latencies)[len(latencies) // 2] < 1, latencies
+    assert pss_bytes(station.daemon.pid) - memory < 20 * MIB
+    assert {str(task.status) for task in station.client.list()} == {"running"}
+    written = sum(task.stdout_bytes for task in station.client.list())
+    assert written > 2 * MOST_OUTPUT, "it was a flood"
+    # What another session has to read is not given up for it.
+    assert Path(kept).read_text().endswith("20000\n")
+    for task in tasks:
+        station.client.kill(task.task_id)
+    for task in tasks:
+        station.client.wait(task.task_id)
+
+
+def used_bytes(folder: Path) -> int:
+    """Return what everything below a folder takes on its disk."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.lstat().st_blocks * 512
+        except OSError:
+            continue
+    return total

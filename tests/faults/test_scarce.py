@@ -232,17 +232,17 @@ def latency_s(caller: SyncClient) -> float:
 
 
 @pytest.mark.parametrize(
-    "greedy",
+    ("greedy", "count"),
     [
-        pytest.param("yes", id="stdout"),
-        pytest.param("yes >&2", id="stderr"),
-        pytest.param("while :; do echo a; echo b >&2; done", id="in-turns"),
-        pytest.param("while :; do :; done", id="cpu"),
-        pytest.param("while :; do (:); done", id="forks"),
+        pytest.param("yes", 12, id="stdout"),
+        pytest.param("yes >&2", 12, id="stderr"),
+        pytest.param("while :; do echo a; echo b >&2; done", 12, id="in-turns"),
+        pytest.param("while :; do :; done", 64, id="cpu"),
+        pytest.param("while :; do (:); done", 12, id="forks"),
     ],
 )
 def test_greedy_tasks_leave_the_daemon_to_others(
-    daemon_matrix: RunningDaemon, greedy: str
+    daemon_matrix: RunningDaemon, greedy: str, count: int
 ):
     daemon = daemon_matrix
     workspace = daemon.make_workspace()
@@ -251,7 +251,7 @@ def test_greedy_tasks_leave_the_daemon_to_others(
         client(daemon, cwd=workspace) as caller,
     ):
         other.run("true")
-        tasks = [caller.start(greedy) for _ in range(12)]
+        tasks = [caller.start(greedy) for _ in range(count)]
         memory = _rss_mib(daemon.pid)
         time.sleep(2)
         latencies = sorted(latency_s(other) for _ in range(9))
