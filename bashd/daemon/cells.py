@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import os
 import secrets
 import shutil
@@ -208,6 +209,8 @@ class SessionCells:
     """By cell id: what a record needs of every cell that may hold a task."""
     on_change: Callable[[], None] = _nothing
     """Called when *built* has changed."""
+    on_retired: Callable[[], None] = _nothing
+    """Called when a cell was taken out of use, which `reap` is to end."""
     room: Callable[[], contextlib.AbstractAsyncContextManager[None]] = (
         contextlib.nullcontext
     )
@@ -537,6 +540,7 @@ class SessionCells:
         if slot is not None:
             slot.cell.retired = True
             self.retired.append(slot.cell)
+            self.on_retired()
 
     def discard(self, cell: Cell) -> None:
         """Take a cell out of use whichever key it has."""
@@ -559,6 +563,16 @@ class SessionCells:
         if cell in self.retired:
             self.retired.remove(cell)
         await cell.end()
+
+    def due(self, idle_s: float) -> float:
+        """Return the time before which `reap` has nothing to do, by trio's clock.
+
+        In the past while there is something it must look at again and again.
+        """
+        if self.retired:
+            return -math.inf
+        cells = [slot.cell for slot in self.slots.values()]
+        return min((cell.last_used + idle_s for cell in cells), default=math.inf)
 
     async def reap(self, idle_s: float) -> None:
         """End retired cells without tasks and cells idle for longer than *idle_s*."""

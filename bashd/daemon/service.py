@@ -271,7 +271,7 @@ class Service:
         # A quarter late at most.
         pause_s = max(min(_REAP_EVERY_S, shortest_s / 4), _REAP_AT_MOST_EVERY_S)
         while True:
-            await trio.sleep(pause_s)
+            await self.sessions.wait_due(pause_s)
             for session in await self.sessions.reap():
                 await session_calls.close_session(session)
 

@@ -54,6 +54,8 @@ class Sessions:
         self._shares = shares
         self._building: Counter[int] = Counter()
         """Cells that are being built, by uid."""
+        self._retired = trio.Event()
+        """A cell has been taken out of use since the last look."""
 
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._by_id.values()))
@@ -165,6 +167,7 @@ class Sessions:
             approval=self._config.approval.policy,
         )
         session.cells.on_change = lambda: self.save(session)
+        session.cells.on_retired = self._wake_reaper
         session.cells.room = lambda: self._room_for_cell(identity)
         self._by_id[session_id] = session
         return session
@@ -275,6 +278,39 @@ class Sessions:
         with trio.CancelScope(shield=True):
             await remove_session(session.places, session.identity)
 
+    def _idle_limit_s(self, session: Session) -> float:
+        sessions = self._config.sessions
+        if session.is_default:
+            return sessions.default_idle_timeout_s
+        return sessions.idle_timeout_s
+
+    def _wake_reaper(self) -> None:
+        self._retired.set()
+
+    async def wait_due(self, least_s: float) -> None:
+        """Wait until `reap` may have something to do, and at least for *least_s*.
+
+        At rest nothing is woken that has nothing to do.
+        """
+        began = trio.current_time()
+        # What is made meanwhile is due no sooner than the shortest timeout from now.
+        bounds = self._config.sessions
+        shortest_s = min(
+            self._config.daemon.cell_idle_s,
+            bounds.idle_timeout_s,
+            bounds.default_idle_timeout_s,
+        )
+        times = [began + shortest_s]
+        for session in self:
+            if session.job_time.ends is not None:
+                times.append(began)
+            times.append(session.cells.due(self._config.daemon.cell_idle_s))
+            times.append(session.last_used + self._idle_limit_s(session))
+        with trio.move_on_at(min(times)):
+            await self._retired.wait()
+        self._retired = trio.Event()
+        await trio.sleep_until(max(began, trio.current_time()) + least_s)
+
     async def reap(self) -> list[Session]:
         """End idle cells; return sessions that have been idle for too long."""
         now = trio.current_time()
@@ -284,12 +320,7 @@ class Sessions:
                 continue
             over = session.job_time.is_over
             await session.cells.reap(0 if over else self._config.daemon.cell_idle_s)
-            limit = (
-                self._config.sessions.default_idle_timeout_s
-                if session.is_default
-                else self._config.sessions.idle_timeout_s
-            )
-            idle = now - session.last_used > limit
+            idle = now - session.last_used > self._idle_limit_s(session)
             # Calls that are refused use it too.
             gone = session.is_default and session.job_time.is_forgotten
             in_use = session.active or session.clients

@@ -59,7 +59,7 @@ BUDGETS = (
     Budget("output-memory", 20, _DESIGN),
     Budget("flood", 5, _SPEED, "bashd, quiet"),
     Budget("idle-memory", 45, _DESIGN),
-    # One look every 20 s for cells that have been idle for too long; nothing else.
+    # One look when the first cell may have been idle for too long; nothing else.
     Budget("idle-wakeups", 3, "speed goals: no wake-ups but that for idle cells"),
     # "0 % CPU": not a thousandth.
     Budget("idle-cpu", 60, _DESIGN),
