@@ -7,6 +7,12 @@ import socket
 
 from . import wire
 
+# As plain numbers: to Python these are enumerations, and costly to combine.
+AT_ONCE = int(socket.MSG_DONTWAIT)
+"""For `receive`: what is there, or `BlockingIOError`."""
+_CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
+_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+
 
 def receive(
     channel: socket.socket, max_fds: int, wanted: int = 0
@@ -16,37 +22,24 @@ def receive(
     Args:
         channel: A SEQPACKET socket.
         max_fds: How many descriptors may come.
-        wanted: Further flags of recvmsg(2).
+        wanted: `AT_ONCE`, or 0 to wait.
 
     Raises:
         WireError: The packet or its descriptors were cut off.
     """
-    message, fds, flags = _receive_fds(channel, max_fds, wanted)
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-        for fd in fds:
-            os.close(fd)
-        raise wire.WireError("packet cut off")
-    return message, fds
-
-
-def _receive_fds(
-    channel: socket.socket, max_fds: int, wanted: int
-) -> tuple[bytes, list[int], int]:
     # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
-    data, ancillary, flags, _ = channel.recvmsg(
-        wire.PACKET_BYTES,
-        socket.CMSG_SPACE(max_fds * 4),
-        socket.MSG_CMSG_CLOEXEC | wanted,
+    message, ancillary, flags, _ = channel.recvmsg(
+        wire.PACKET_BYTES, socket.CMSG_SPACE(max_fds * 4), _CLOEXEC | wanted
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            whole = len(payload) - len(payload) % 4
-            fds.extend(
-                int.from_bytes(payload[at : at + 4], "little")
-                for at in range(0, whole, 4)
-            )
-    return data, fds, flags
+            fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
+    if flags & _CUT_OFF:
+        for fd in fds:
+            os.close(fd)
+        raise wire.WireError("packet cut off")
+    return message, fds
 
 
 def read_payload(fd: int) -> bytes:

@@ -22,7 +22,7 @@ from typing import NoReturn
 from landlock import plumbing  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 from . import confine, home, kernel, tree, wire
-from .channel import read_payload, receive
+from .channel import AT_ONCE, read_payload, receive
 from .confine import Settings, StepError, prctl, step
 from .zygote import Order, Program, Zygote, is_spare
 
@@ -153,7 +153,7 @@ class Keeper:
     def obey_one(self) -> bool:
         """Obey one message; False when there is none, or it was this socket's last."""
         try:
-            message, fds = receive(self.control, 2, socket.MSG_DONTWAIT)
+            message, fds = receive(self.control, 2, AT_ONCE)
         except BlockingIOError:
             return False
         except ConnectionError:
