@@ -20,14 +20,18 @@ from hypothesis import strategies as st
 
 from bashd.daemon import code
 from bashd.daemon.cell import receive
-from bashd.daemon.memfd import sealed_memfd
+from bashd.daemon.memfd import sealed_memfd, sealed_program
 from bashd.daemon.seccomp import NO_FILTERS, Filters, Switches, compile_filters
 from bashd.launcher import wire
+from tests.support.accounts import argv_as
 from tests.support.launchers import is_spare
+from tests.support.stations import sys_python
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    from tests.support.accounts import Account
 
 HOST = Path(__file__).parent / "inside" / "zygote_host.py"
 SHOW = b"cat /proc/$$/environ; :"
@@ -276,6 +280,39 @@ def test_a_spare_that_waits_shrugs_signals_off(host: Host):
         with os.fdopen(os.dup(out_fd), "rb") as stdout:
             assert stdout.read() == b"fine\n"
         os.waitpid(pid, 0)
+
+
+SLEEP = """
+import os, sys
+program = int(sys.argv[1]) if sys.argv[1:] else "/bin/sleep"
+os.execve(program, ["sleep", "60"], {"CANARY": "x"})
+"""
+
+
+@pytest.mark.parametrize("only_executable", [False, True])
+def test_what_may_only_be_executed_is_closed_to_its_own_user(
+    ordinary_user: Account, *, only_executable: bool
+):
+    fds = []
+    if only_executable:
+        fds = [sealed_program("sleep", Path("/bin/sleep").read_bytes())]
+    argv = [sys_python(), "-c", SLEEP, *map(str, fds)]
+    process = subprocess.Popen(argv_as(ordinary_user, argv), pass_fds=fds, cwd="/")
+    try:
+        # Once the name is another one, it has been executed.
+        names = ("python", "setpriv")
+        comm = Path(f"/proc/{process.pid}/comm")
+        eventually(lambda: not comm.read_text().startswith(names), "exec")
+        look = argv_as(ordinary_user, ["cat", f"/proc/{process.pid}/environ"])
+        seen = subprocess.run(look, capture_output=True, text=True, check=False)
+        if only_executable:
+            assert "Permission denied" in seen.stderr
+        assert ("CANARY=x" in seen.stdout) is not only_executable
+    finally:
+        process.kill()
+        process.wait()
+        for fd in fds:
+            os.close(fd)
 
 
 def test_a_spare_nobody_wants_leaves_without_a_word(host: Host):
