@@ -16,7 +16,8 @@ from bashd.core.errors import (
     UnknownApprovalError,
     UnknownSessionError,
 )
-from tests.support.accounts import as_user, current_account
+from tests.support.accounts import as_user, current_account, speaking_as
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,8 +36,14 @@ WAIT_S = 1.0
 
 
 @pytest.fixture
-def daemon(make_daemon: DaemonFactory) -> RunningDaemon:
-    return make_daemon(account=current_account(), settings={"approval": {"wait_s": 60}})
+def speaker(identity: Account) -> Account:
+    """Whose daemon it is, and who asks and answers."""
+    return identity
+
+
+@pytest.fixture
+def daemon(make_daemon: DaemonFactory, speaker: Account) -> RunningDaemon:
+    return make_daemon(account=speaker, settings={"approval": {"wait_s": 60}})
 
 
 @pytest.fixture
@@ -45,8 +52,11 @@ def workspace(daemon: RunningDaemon) -> Path:
 
 
 @pytest.fixture
-def open_link(daemon: RunningDaemon) -> Iterator[OpenLink]:
-    with contextlib.ExitStack() as stack:
+def open_link(
+    daemon: RunningDaemon, workspace: Path, speaker: Account
+) -> Iterator[OpenLink]:
+    del workspace  # is made as whoever runs the tests
+    with speaking_as(speaker), contextlib.ExitStack() as stack:
 
         def open_() -> Link:
             link = Link.reach(str(daemon.socket), autostart=False)
@@ -133,10 +143,16 @@ def test_the_audit_log_has_the_question_and_who_answered_it(
     approval_id = watcher.asked()["approval_id"]
     watcher.decide(approval_id, "rejected")
     assert asker.outcome(request_id) == "rejected"
-    daemon.stop()
-    log = (daemon.state_dir / "audit.jsonl").read_text()
-    entries = {entry["event"]: entry for entry in map(json.loads, log.splitlines())}
-    decided, asked = entries["approval.decide"], entries["approval.ask"]
+    log = daemon.state_dir / "audit.jsonl"
+
+    def entries() -> dict[str, Any]:
+        lines = log.read_text().splitlines() if log.exists() else []
+        return {entry["event"]: entry for entry in map(json.loads, lines)}
+
+    wanted = {"approval.decide", "approval.ask"}
+    # It is written a moment later, and then whole lines.
+    eventually(lambda: wanted <= entries().keys(), "both entries")
+    decided, asked = entries()["approval.decide"], entries()["approval.ask"]
     assert (decided["approval_id"], decided["outcome"]) == (approval_id, "rejected")
     assert (asked["session"], asked["outcome"]) == (asker.session_id, "rejected")
     assert (asked["command"], asked["mode"]) == (COMMAND, "workspace-write")
@@ -306,6 +322,11 @@ print(json.dumps(seen))
 
 
 class TestWhoMayAnswer:
+    @pytest.fixture
+    def speaker(self, root_account: Account) -> Account:
+        """Root, whose questions others are after."""
+        return root_account
+
     @pytest.fixture
     def daemon(
         self,

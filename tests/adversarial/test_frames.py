@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from bashd.launcher.kernel import set_dumpable
 from tests.conftest import daemon_factory
+from tests.support.accounts import speaking_as
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Iterator
 
-    from tests.support.accounts import Account
     from tests.support.daemons import RunningDaemon
     from tests.support.stage import Install
 
@@ -50,25 +49,6 @@ def daemon(
     }
     with daemon_factory(reachable_tmp, install) as factory:
         yield factory(account=request.getfixturevalue(name), settings=settings)
-
-
-@contextlib.contextmanager
-def speaking_as(account: Account) -> Generator[None]:
-    """Have what this process sends come from *account*.
-
-    The kernel names the effective ids of who connects and the real ones of who sends,
-    and the daemon looks at both.
-    """
-    uid, gid = os.geteuid(), os.getegid()
-    os.setresgid(account.gid, account.gid, gid)
-    os.setresuid(account.uid, account.uid, uid)
-    try:
-        yield
-    finally:
-        os.setresuid(uid, uid, uid)
-        os.setresgid(gid, gid, gid)
-        # The change has closed /proc/self to others of the same user.
-        set_dumpable(True)
 
 
 class Peer:

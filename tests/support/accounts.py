@@ -20,8 +20,13 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from bashd.launcher.kernel import set_dumpable
 from tests.support.marks import is_of_live_session, session_mark
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
 
 _PREFIX = "bashd-t-"
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/run/user", "/run/lock")
@@ -104,6 +109,25 @@ def as_user(
         timeout=timeout_s,
         check=False,
     )
+
+
+@contextlib.contextmanager
+def speaking_as(account: Account) -> Generator[None]:
+    """Have what this process sends come from *account*.
+
+    The kernel names the effective ids of who connects and the real ones of who sends,
+    and the daemon looks at both.
+    """
+    uid, gid = os.geteuid(), os.getegid()
+    os.setresgid(account.gid, account.gid, gid)
+    os.setresuid(account.uid, account.uid, uid)
+    try:
+        yield
+    finally:
+        os.setresuid(uid, uid, uid)
+        os.setresgid(gid, gid, gid)
+        # The change has closed /proc/self to others of the same user.
+        set_dumpable(True)
 
 
 def make_user() -> Account:
