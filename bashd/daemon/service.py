@@ -40,6 +40,7 @@ from bashd.core.remedy import Remedy, allows
 from bashd.core.resolve import resolve_request
 from bashd.daemon.access import ConfinedAs
 from bashd.daemon.adoption import AdoptionSocket
+from bashd.daemon.afterwards import afterwards
 from bashd.daemon.approvals import Approvals
 from bashd.daemon.audit_file import AuditFile
 from bashd.daemon.audit_log import AuditLog
@@ -428,9 +429,7 @@ class Service:
             stream=params.stream,
         )
         # After the answer: nobody waits for the line.
-        trio.lowlevel.current_trio_token().run_sync_soon(
-            session.log.append, _run_event(run)
-        )
+        afterwards(_log_run, session, run)
         self.metrics.run_ended(
             str(command.mode), run.result, trio.current_time() - began
         )
@@ -606,7 +605,7 @@ class Service:
         """Put a command that there is something to explain about on disk."""
         remembered = case.session.history.last()
         if remembered is not None and remembered.facts.is_telling:
-            trio.lowlevel.current_trio_token().run_sync_soon(
+            afterwards(
                 self.records.append_run,
                 case.session.session_id,
                 remembered.facts.record(),
@@ -730,6 +729,10 @@ async def _one_piece(data: str | None) -> trio.abc.ReceiveChannel[bytes] | None:
         if content:
             await send.send(content)
     return receive
+
+
+def _log_run(session: Session, run: ForegroundRun) -> None:
+    session.log.append(_run_event(run))
 
 
 def _run_event(run: ForegroundRun) -> dict[str, object]:
