@@ -32,6 +32,7 @@ from bashd.daemon import code
 from bashd.daemon.memfd import sealed_memfd
 from bashd.daemon.orders import Orders
 from bashd.daemon.pidfd import host_pid
+from bashd.daemon.readable import Readable
 from bashd.launcher import tree, wire
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ _INFO_TIMEOUT_S = 5.0
 _ORDER_AGAIN_S = 0.2
 """By then somebody's end may have freed descriptors."""
 _DIAGNOSTIC_BYTES = 4096
+# As plain numbers: to Python these are enumerations, and costly to combine.
+_RECEIVE = int(socket.MSG_CMSG_CLOEXEC)
+_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +168,15 @@ class Spare:
         """
         if self.request is None:
             return self.exit is None or self.exit.ran
+        # Descriptors are not asked for, so that none can come.
         try:
-            message, fds = receive(self.request, 0)
+            message = self.request.recv(wire.PACKET_BYTES)
         except OSError:
             return False
-        for fd in fds:
-            os.close(fd)
         if message == wire.RUNNING:
             # The step after RUNNING is execve itself; its failure follows.
             try:
-                message, _ = receive(self.request, 0)
+                message = self.request.recv(wire.PACKET_BYTES)
             except OSError:
                 return True
             if not message:
@@ -254,6 +257,8 @@ class Cell:
         self._arrival = trio.Event()
         """Set, and replaced, whenever a spare has come or none will come any more."""
         self._orders = Orders(control)
+        self._readable: Readable | None = None
+        """What the pump waits for; None when it does not run."""
         self._waiting = 0
         """How many commands wait for a spare."""
         self._expected = 0
@@ -413,13 +418,8 @@ class Cell:
         async with trio.open_nursery() as nursery:
             self._finishers = nursery
             nursery.start_soon(self._orders.serve)
-            try:
-                while True:
-                    await trio.lowlevel.wait_readable(self._control)
-                    while self._handle_one():
-                        pass
-            except (OSError, wire.WireError, EOFError):
-                pass
+            with contextlib.suppress(OSError, wire.WireError, EOFError):
+                await self._read_on()
             # Not when this is cancelled: then the daemon leaves, and the cell's tasks
             # are another daemon's.
             self._finishers = None
@@ -433,6 +433,33 @@ class Cell:
             await self.groups.end()
         self._gone.set()
 
+    async def _read_on(self) -> None:
+        """Act on what arrives until the cell ends."""
+        readable = self._readable = Readable()
+        try:
+            readable.add(self._control.fileno(), self._handle_all)
+            while True:
+                await readable.wait()
+        finally:
+            self._readable = None
+            readable.close()
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Have the pump call *callback* whenever *fd* is readable, until `unwatch`.
+
+        As long as the cell lives; what the callback raises ends the cell.
+
+        Raises:
+            OSError: No more descriptors can be watched.
+        """
+        if self._readable is not None:
+            self._readable.add(fd, callback)
+
+    def unwatch(self, fd: int) -> None:
+        """Undo `watch`, if it is not over by itself."""
+        if self._readable is not None:
+            self._readable.remove(fd)
+
     def finish_later(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Run *work* as long as the cell lives; False where it lives no more.
 
@@ -442,6 +469,10 @@ class Cell:
             return False
         self._finishers.start_soon(work)
         return True
+
+    def _handle_all(self) -> None:
+        while self._handle_one():
+            pass
 
     def _handle_one(self) -> bool:
         try:
@@ -495,7 +526,8 @@ class Cell:
         if ready.serial not in self._ordered:
             _close_all(fds)
             raise wire.WireError(f"spare {ready.serial} was not asked for")
-        spare = Spare(self, ready.serial, fds[1:], socket.socket(fileno=fds[0]))
+        request = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fds[0])
+        spare = Spare(self, ready.serial, fds[1:], request)
         self._known[ready.serial] = spare
         spare.group = self._ordered.pop(ready.serial)
         if not ready.grouped:
@@ -743,13 +775,13 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
     data, ancillary, flags, _ = channel.recvmsg(
         wire.PACKET_BYTES,
         socket.CMSG_SPACE(max(max_fds, 1) * 4),
-        socket.MSG_CMSG_CLOEXEC,
+        _RECEIVE,
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
-    if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+    if flags & _CUT_OFF:
         _close_all(fds)
         raise CutOffError(data)
     return data, fds

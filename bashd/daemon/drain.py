@@ -124,8 +124,9 @@ async def drain(
         on_progress: Called after each turn that moved something.
         turn_bytes: Most bytes taken before other work has its turn.
     """
+    os.set_blocking(fd, False)
     try:
-        stream = _Stream(
+        stream = Stream(
             fd,
             store,
             on_bytes=on_bytes,
@@ -137,8 +138,17 @@ async def drain(
         os.close(fd)
 
 
-class _Stream:
-    """One pipe on its way into one store."""
+class Stream:
+    """One pipe on its way into one store; the descriptor stays the caller's.
+
+    Args:
+        fd: Read end, non-blocking.
+        store: Where the bytes go.
+        on_bytes: As for `drain`.
+        on_progress: As for `drain`.
+        follower: Reads live from the store; the stream waits for it.
+        turn_bytes: As for `drain`.
+    """
 
     def __init__(
         self,
@@ -150,35 +160,53 @@ class _Stream:
         follower: Follower | None = None,
         turn_bytes: int = TURN_BYTES,
     ) -> None:
-        os.set_blocking(fd, False)
-        self._fd = fd
+        self.fd = fd
+        self.ended = False
+        """The pipe is at its end, and all of it is in the store."""
         self._store = store
         self._on_bytes = on_bytes
         self._on_progress = on_progress
         self._follower = follower
         self._turn_bytes = turn_bytes
+        self._pace = _Pace()
+
+    def take_turn(self) -> bool:
+        """Take what is there, without waiting for anything.
+
+        Returns:
+            False when turns will not do: it has to wait for its follower, or keeps
+            coming. Then `to_end` goes on.
+        """
+        room = self._room_now(self._turn_bytes)
+        if room <= 0:
+            return False
+        moved, self.ended = self._take(room)
+        return self.ended or not self._pace.is_heavy(moved)
 
     async def to_end(self) -> None:
-        pace = _Pace()
+        """Take everything until the pipe's end."""
         while True:
-            await trio.lowlevel.wait_readable(self._fd)
+            await trio.lowlevel.wait_readable(self.fd)
             moved, ended = self._take(await self._room(self._turn_bytes))
             if ended:
                 return
-            if self._on_bytes is None and pace.is_heavy(moved):
+            if self._on_bytes is None and self._pace.is_heavy(moved):
                 if await self._while_heavy():
                     return
-                pace = _Pace()
+                self._pace = _Pace()
+
+    def _room_now(self, limit: int) -> int:
+        """Return how much the follower has room for, at most *limit*."""
+        follower = self._follower
+        if follower is None or follower.gone:
+            return limit
+        return min(self._store.headroom(follower.offset), limit)
 
     async def _room(self, limit: int) -> int:
         """Wait until the follower has room; return how much, at most *limit*."""
-        follower = self._follower
-        while follower is not None and not follower.gone:
-            room = self._store.headroom(follower.offset)
-            if room > 0:
-                return min(room, limit)
-            await follower.wait_moved()
-        return limit
+        while (room := self._room_now(limit)) <= 0 and self._follower is not None:
+            await self._follower.wait_moved()
+        return room
 
     def _take(self, limit: int) -> tuple[int, bool]:
         """Take what is there, at most *limit* bytes; also say if that was the end."""
@@ -197,8 +225,8 @@ class _Stream:
 
     def _step(self, limit: int) -> int:
         if self._on_bytes is None:
-            return self._store.splice_from(self._fd, limit)
-        data = os.read(self._fd, min(limit, READ_BYTES))
+            return self._store.splice_from(self.fd, limit)
+        data = os.read(self.fd, min(limit, READ_BYTES))
         self._store.write(data)
         if data:
             self._on_bytes(data)
@@ -211,7 +239,7 @@ class _Stream:
     async def sweep(self) -> bool:
         """Take what lies in the pipe now; True if that was its end."""
         # No more than the pipe can hold: a writer may be filling it again.
-        left = fcntl.fcntl(self._fd, fcntl.F_GETPIPE_SZ)
+        left = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
         while left > 0:
             moved, ended = self._take(await self._room(left))
             if ended or not moved:
@@ -222,7 +250,7 @@ class _Stream:
     async def _while_heavy(self) -> bool:
         """Let workers move the stream until it falls silent; True at its end."""
         with contextlib.suppress(OSError):  # the user has too many such pipes
-            fcntl.fcntl(self._fd, fcntl.F_SETPIPE_SZ, _HEAVY_PIPE_BYTES)
+            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _HEAVY_PIPE_BYTES)
         while True:
             room = await self._room(_SLICE_BYTES)
             if room < self._turn_bytes:
@@ -235,7 +263,7 @@ class _Stream:
                 # Shielded: what leaves the pipe has to reach the store.
                 with trio.CancelScope(shield=True):
                     moved = await trio.to_thread.run_sync(
-                        partial(move.run, self._fd, _SLICE), limiter=_THREADS
+                        partial(move.run, self.fd, _SLICE), limiter=_THREADS
                     )
                 self._store.commit(move, moved)
             self._tell(moved.count)
@@ -280,16 +308,22 @@ class Drains:
 
         *follower* reads live from the store; the stream waits for it.
         """
-        self._running += 1
-        stream = _Stream(
-            fd, store, on_bytes=on_bytes, on_progress=on_progress, follower=follower
+        os.set_blocking(fd, False)
+        self.adopt(
+            Stream(
+                fd, store, on_bytes=on_bytes, on_progress=on_progress, follower=follower
+            )
         )
+
+    def adopt(self, stream: Stream) -> None:
+        """Go on draining a stream; its descriptor is owned from here on."""
+        self._running += 1
         # Made here: `finish` may come before the drain has had its first turn.
         stop = trio.CancelScope()
         self._stops.append(stop)
-        self._nursery.start_soon(self._run, fd, stream, stop)
+        self._nursery.start_soon(self._run, stream.fd, stream, stop)
 
-    async def _run(self, fd: int, stream: _Stream, stop: trio.CancelScope) -> None:
+    async def _run(self, fd: int, stream: Stream, stop: trio.CancelScope) -> None:
         still_open = False
         try:
             with stop:

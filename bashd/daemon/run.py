@@ -16,9 +16,11 @@ from functools import partial
 
 import trio
 
+from bashd.daemon.afterwards import afterwards
 from bashd.daemon.cell import Spare
-from bashd.daemon.drain import Drains, Follower, sink
+from bashd.daemon.drain import Drains, Follower, Stream, sink
 from bashd.daemon.output import StreamStore
+from bashd.daemon.pipes import Pipes
 from bashd.daemon.terminal import Terminal
 from bashd.launcher import tree
 
@@ -121,45 +123,77 @@ async def drive(
     the command prints on its *terminal* counts as stdout.
     """
     began = trio.current_time()
+    deadline = math.inf if timeout_s is None else began + timeout_s
     oom_kills_before = spare.cell.oom_kills()
     stop.bind(spare.wake)
     out_fd, spare.stdout_fd = spare.stdout_fd, -1
     err_fd, spare.stderr_fd = spare.stderr_fd, -1
     marker = spare.marker = tree.MARKER + run_id.encode()
-    async with trio.open_nursery() as nursery:
-        drains = Drains(nursery)
-        drains.start(out_fd, stdout, on_progress=on_progress, follower=followers[0])
-        drains.start(err_fd, stderr, on_progress=on_progress, follower=followers[1])
-        if terminal is not None:
-            nursery.start_soon(terminal.serve, spare, stdout, on_progress, followers[0])
-        ladder_ends = await _wait_end(
-            spare, timeout_s, grace_s, stop=stop, marker=marker
-        )
-        bound = grace_s
-        if ladder_ends is not None:
-            bound = max(ladder_ends - trio.current_time(), _LAST_LOOK_S)
-        for fd in await drains.finish(bound):
-            # A background child still writes there; it must not die of SIGPIPE.
-            if not spare.cell.finish_later(partial(sink, fd)):
-                os.close(fd)
-        if terminal is not None:
-            await terminal.finish(bound)
+    pipes = Pipes(
+        spare,
+        (
+            Stream(out_fd, stdout, on_progress=on_progress, follower=followers[0]),
+            Stream(err_fd, stderr, on_progress=on_progress, follower=followers[1]),
+        ),
+    )
+    ladder_ends = None
+    if terminal is not None or not await _is_soon_over(spare, pipes, deadline):
+        async with trio.open_nursery() as nursery:
+            drains = Drains(nursery)
+            for stream in pipes.hand_over():
+                drains.adopt(stream)
+            if terminal is not None:
+                nursery.start_soon(
+                    terminal.serve, spare, stdout, on_progress, followers[0]
+                )
+            ladder_ends = await _wait_end(
+                spare, deadline, grace_s, stop=stop, marker=marker
+            )
+            bound = grace_s
+            if ladder_ends is not None:
+                bound = max(ladder_ends - trio.current_time(), _LAST_LOOK_S)
+            for fd in await drains.finish(bound):
+                # A background child still writes there; it must not die of SIGPIPE.
+                if not spare.cell.finish_later(partial(sink, fd)):
+                    os.close(fd)
+            if terminal is not None:
+                await terminal.finish(bound)
     spare.came_to = spare.outcome()
     ended = _ended(spare, stop, began, oom_kills_before)
     _let_go(spare, marker, ladder_ends)
     return ended
 
 
+async def _is_soon_over(spare: Spare, pipes: Pipes, deadline: float) -> bool:
+    """Wait a moment for the command's end; False where there is more to be done.
+
+    Neither nursery nor task is needed for this, and most commands are over by then.
+    """
+    try:
+        soon = min(deadline, trio.current_time() + _START_S)
+        with trio.CancelScope(deadline=soon):
+            await spare.wake.wait()
+    except BaseException:
+        pipes.close()
+        raise
+    if spare.exited.is_set() and pipes.ended:
+        return True
+    if not spare.exited.is_set():
+        # What it was woken for may have been a stream.
+        spare.wake = trio.Event()
+    return False
+
+
 async def _wait_end(
     spare: Spare,
-    timeout_s: float | None,
+    deadline: float,
     grace_s: float,
     *,
     stop: Stop,
     marker: bytes,
 ) -> float | None:
     """Wait until the shell has exited; returns when the ladder ends, if it began."""
-    deadline = math.inf if timeout_s is None else trio.current_time() + timeout_s
+    stop.bind(spare.wake)
     await _wait_started(spare, deadline)
     if not spare.wake.is_set():
         with trio.move_on_at(deadline):
@@ -259,7 +293,7 @@ def _let_go(spare: Spare, marker: bytes, ladder_ends: float | None) -> None:
     """
     if ladder_ends is None and not spare.is_task:
         # After the answer: waking the launcher costs more than all of the settlement.
-        trio.lowlevel.current_trio_token().run_sync_soon(spare.cell.release, spare)
+        afterwards(spare.cell.release, spare)
         return
 
     async def finish() -> None:
