@@ -26,6 +26,9 @@ _SCM_PIDFD: Final = 4
 UCRED: Final = struct.Struct("3i")
 _FD: Final = struct.Struct("i")
 _CONTROL_BYTES: Final = socket.CMSG_SPACE(UCRED.size) + socket.CMSG_SPACE(_FD.size)
+# As plain numbers: these are enumerations to Python, and costly to combine.
+_RECEIVE: Final = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+_CUT_OFF: Final = int(socket.MSG_CTRUNC)
 
 NO_PIDFD: Final = -1
 """This kernel sends none."""
@@ -89,11 +92,9 @@ def receive(sock: socket.socket, size: int) -> tuple[bytes, bytes, int]:
         FrameError: The chunk came with descriptors; they are closed.
         OSError: The connection broke.
     """
-    data, control, flags, _ = sock.recvmsg(
-        size, _CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT
-    )
+    data, control, flags, _ = sock.recvmsg(size, _CONTROL_BYTES, _RECEIVE)
     credentials, pidfd = b"", NO_PIDFD
-    unwanted = flags & socket.MSG_CTRUNC
+    unwanted = flags & _CUT_OFF
     for level, kind, value in control:
         if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS:
             credentials = value

@@ -84,6 +84,12 @@ class MetadataGuard:
         self._known: dict[str, tuple[Target, Snapshot]] = {}
         self._linked: set[str] = set()
         """Paths of `_known` that hold hard links."""
+        self._exists = frozenset[str]()
+        """What of it is there."""
+        self._settled: Survey | None = None
+        """The last one all of whose targets are known."""
+        self._mounts: tuple[Survey, frozenset[str]] | None = None
+        """The last one with what its cell keeps by mounts."""
         self._running: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._leftovers: list[tuple[Leftover, frozenset[str]]] = []
         """What may be left of earlier commands, and what its cell keeps by mounts."""
@@ -125,47 +131,55 @@ class MetadataGuard:
             seen: What its cell was built from.
             uncovered: Protected files of it that have lost their mount since.
         """
-        async with self._lock:
-            loose = bool(uncovered or self._linked)
-            if loose or not self._is_settled(seen):
-                idle = not self._running
-                # Before the hop: who is whose child is the daemon's to see.
-                suspicious = any(left.was_real() for left, _ in self._leftovers)
-                await run_as(
-                    self._identity,
-                    lambda: self._begin(
-                        seen,
-                        idle=idle,
-                        suspicious=suspicious,
-                        all_of_it=loose,
-                    ),
-                )
-                self._leftovers = [x for x in self._leftovers if not x[0].is_gone()]
-            mounted = self._mounted_in(seen) - uncovered - self._linked
-            ticket = Ticket(self, mounted, covered=self._exists() <= mounted)
-            self._running.add(ticket)
-            return ticket
+        # Without the lock, which is a turn of the loop, where there is nothing to do.
+        if self._lock.locked() or self._needs_look(seen, uncovered):
+            async with self._lock:
+                if self._needs_look(seen, uncovered):
+                    await self._take_note(seen, loose=bool(uncovered or self._linked))
+        mounted = self._mounted_in(seen)
+        if uncovered or self._linked:
+            mounted -= uncovered | self._linked
+        ticket = Ticket(self, mounted, covered=self._exists <= mounted)
+        self._running.add(ticket)
+        return ticket
 
-    def _exists(self) -> frozenset[str]:
-        return frozenset(
-            path for path, (_, was) in self._known.items() if was.top is not None
+    def _needs_look(self, seen: Survey, uncovered: frozenset[str]) -> bool:
+        return bool(uncovered or self._linked) or not self._is_settled(seen)
+
+    async def _take_note(self, seen: Survey, *, loose: bool) -> None:
+        idle = not self._running
+        # Before the hop: who is whose child is the daemon's to see.
+        suspicious = any(left.was_real() for left, _ in self._leftovers)
+        await run_as(
+            self._identity,
+            lambda: self._begin(
+                seen, idle=idle, suspicious=suspicious, all_of_it=loose
+            ),
         )
+        self._leftovers = [x for x in self._leftovers if not x[0].is_gone()]
 
     def _mounted_in(self, seen: Survey) -> frozenset[str]:
         if self._deep:
             return frozenset()
-        return frozenset(path for path, _ in seen.found.protected)
+        if self._mounts is None or self._mounts[0] is not seen:
+            self._mounts = seen, frozenset(path for path, _ in seen.found.protected)
+        return self._mounts[1]
 
     def _is_quiet(self) -> bool:
         """Whether nothing can have changed since the last look."""
-        if self._blind or self._watch is None or (self._deep and self._exists()):
+        if self._blind or self._watch is None or (self._deep and self._exists):
             return False
         return self._watch.is_quiet()
 
     def _is_settled(self, seen: Survey) -> bool:
-        return self._is_quiet() and self._known.keys() >= {
+        if not self._is_quiet():
+            return False
+        if self._settled is not seen and self._known.keys() >= {
             target.path for target in seen.targets
-        }
+        }:
+            # What is known is never forgotten, and a survey never changes.
+            self._settled = seen
+        return self._settled is seen
 
     def _begin(
         self, seen: Survey, *, idle: bool, suspicious: bool, all_of_it: bool
@@ -257,6 +271,8 @@ class MetadataGuard:
             self._linked.add(target.path)
         else:
             self._linked.discard(target.path)
+        if (target.path in self._exists) != (snapshot.top is not None):
+            self._exists ^= {target.path}
         folders = [target.root, *folders_between(target.path, target.root)]
         if snapshot.top is not None and snapshot.top.type == "d":
             folders.append(target.path)

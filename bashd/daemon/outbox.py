@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from bashd.daemon.quota import Holding
+
+# As a plain number: to Python these are enumerations, and costly to combine.
+_SEND: Final = int(socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
 
 
 class Outbox:
@@ -83,7 +86,7 @@ class Outbox:
     def _send(self, data: memoryview) -> int:
         """Return how much the socket took."""
         try:
-            return self._sock.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+            return self._sock.send(data, _SEND)
         except BlockingIOError:
             return 0
         except OSError:

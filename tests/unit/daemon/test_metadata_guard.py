@@ -590,3 +590,30 @@ def test_a_file_whose_mount_is_known_to_be_lost_is_looked_into(
     assert paths(trio.run(main)) == {str(config)}
     assert "pager" not in config.read_text()
     guard.close()
+
+
+@pytest.mark.trio
+async def test_where_nothing_happened_a_command_begins_at_once(
+    workspace: Path, home: Path
+):
+    make_repository(workspace)
+    identity = Identity(
+        os.getuid(), os.getgid(), tuple(os.getgroups()), "me", str(home)
+    )
+    guard = MetadataGuard(identity, deep=False)
+    asked = survey.Question(
+        *(str(workspace), os.getuid(), str(home), f"{home}/.config"),
+        protected=PROTECTED,
+    )
+    await guard.prepare(asked)
+    seen = survey.look(asked)
+    await guard.begin(seen)
+    with pytest.raises(StopIteration) as done:
+        guard.begin(seen).send(None)
+    assert done.value.value.mounted == {path for path, _ in seen.found.protected}
+    write(workspace / ".envrc")
+    # Now there is something to look at, and that is a turn of the loop.
+    beginning = guard.begin(seen)
+    beginning.send(None)
+    beginning.close()
+    guard.close()
