@@ -220,6 +220,8 @@ class SessionCells:
     opening: set[str] = field(default_factory=set[str])
     """Ids of cells that are being started."""
     building: dict[CellKey, trio.Lock] = field(default_factory=dict[CellKey, trio.Lock])
+    _asked: tuple[Policy, tuple[object, ...], Question] | None = None
+    """The last question with what it was made from: mostly it is the next, too."""
 
     async def obtain(
         self,
@@ -273,15 +275,23 @@ class SessionCells:
     def _question(
         self, key: CellKey, policy: Policy, guard: MetadataGuard | None
     ) -> Question:
-        return walls.question(
+        guarded = self.environment.guarded
+        repositories = () if guard is None else guard.repositories
+        depends_on = (key, guarded, repositories)
+        last = self._asked
+        if last is not None and last[0] is policy and last[1] == depends_on:
+            return last[2]
+        asked = walls.question(
             policy,
             workspace=key.root,
             identity=self.identity,
             around=key.around,
             runner=key.runner,
-            guarded=self.environment.guarded,
-            repositories=() if guard is None else guard.repositories,
+            guarded=guarded,
+            repositories=repositories,
         )
+        self._asked = (policy, depends_on, asked)
+        return asked
 
     async def _guard(self, key: CellKey, policy: Policy) -> MetadataGuard | None:
         """Return the guard of what is protected in a cell's roots.

@@ -309,7 +309,8 @@ class Execution:
             raise
 
     async def _workdir(self, session: Session, command: Command, slot: Slot) -> Workdir:
-        if command.workdir is None and command.mode.confines:
+        # A session's folder is canonical, and was looked at a moment ago.
+        if command.mode.confines and command.workdir in (None, session.cwd):
             return slot.root
         path, walls = command.workdir, slot.walls
 

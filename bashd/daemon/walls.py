@@ -231,9 +231,12 @@ class Walls:
         """
         if survey.find_root(asked.workspace) != self.root:
             return False
-        now = survey.stamp(self.survey.watched)
-        if now == self.stamp and asked == self.survey.question:
+        known = self.survey.question
+        same = asked is known or asked == known
+        if same and survey.is_unchanged(self.survey.watched, self.stamp):
             return True
+        # Before the look, so that a change in between shows at the next one.
+        now = survey.stamp(self.survey.watched)
         if self.survey.deputies.any_replaced():
             return False
         found = survey.look(asked, self.survey)
