@@ -18,12 +18,9 @@ from typing import Any, TypeVar
 from bashd.core.errors import InternalError
 from bashd.protocol.wire import is_array, is_object
 
-if typing.TYPE_CHECKING:
-    from collections.abc import Callable
-
 T = TypeVar("T")
 
-_Reader = Any  # Callable[[object, str], Any]; recursive, and private to this file
+_Reader = Any  # Callable[[object], Any]; recursive, and private to this file
 
 
 def to_wire(value: Any) -> Any:  # noqa: ANN401 - JSON values and dataclasses of them
@@ -31,28 +28,44 @@ def to_wire(value: Any) -> Any:  # noqa: ANN401 - JSON values and dataclasses of
 
     Fields that hold their default are left out: absent means the default.
     """
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            field.name: to_wire(getattr(value, field.name))
-            for field in dataclasses.fields(value)
-            if not _is_default(field, getattr(value, field.name))
-        }
+        return _fields_to_wire(value)
     if is_object(value):
         return {key: to_wire(item) for key, item in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, (list, tuple)):
         return [to_wire(item) for item in typing.cast("tuple[Any, ...]", value)]
-    if is_array(value):
-        return [to_wire(item) for item in value]
     return value
 
 
-def _is_default(field: dataclasses.Field[Any], value: object) -> bool:
-    if field.default_factory is not dataclasses.MISSING:
-        return value == field.default_factory()
-    # `is` for the type: False == 0 and True == 1.
-    return type(value) is type(field.default) and value == field.default
+def _fields_to_wire(value: object) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, default in _defaults(type(value)):
+        item = getattr(value, name)
+        # `is` for the type: False == 0 and True == 1.
+        if type(item) is not type(default) or item != default:
+            found[name] = to_wire(item)
+    return found
+
+
+_PLAIN = frozenset((str, int, float, bool, types.NoneType))
+
+
+@functools.cache
+def _defaults(cls: type[Any]) -> list[tuple[str, object]]:
+    """Return the fields with what they hold by default; `MISSING` equals nothing."""
+    return [
+        (
+            field.name,
+            field.default
+            if field.default_factory is dataclasses.MISSING
+            else field.default_factory(),
+        )
+        for field in dataclasses.fields(cls)
+    ]
 
 
 def from_wire(cls: type[T], value: object) -> T:
@@ -62,11 +75,38 @@ def from_wire(cls: type[T], value: object) -> T:
         InternalError: A required key is missing or a value has another type; names the
             place as ``cls.key[index]``.
     """
-    return _reader(cls)(value, cls.__name__)
+    try:
+        return _reader(cls)(value)
+    except _MisfitError as error:
+        raise error.told(cls.__name__) from None
+
+
+class _MisfitError(Exception):
+    """A value of another type; on its way out it learns where that was."""
+
+    def __init__(self, expected: str, value: object) -> None:
+        super().__init__()
+        self.at: list[str] = []
+        """Innermost first."""
+        self._expected = expected
+        self._value = value
+
+    def told(self, root: str) -> InternalError:
+        """Return what to raise for it."""
+        path = root + "".join(reversed(self.at))
+        return InternalError(
+            f"the daemon's answer does not fit this client: {path} should be "
+            f"{self._expected}, got {self._value!r:.60}; are client and daemon of the "
+            "same version?"
+        )
+
+
+def _miss() -> typing.NoReturn:
+    raise _MisfitError("present", None)
 
 
 @functools.cache
-def _reader(hint: Any) -> Callable[[object, str], Any]:  # noqa: ANN401 - a type form
+def _reader(hint: Any) -> _Reader:  # noqa: ANN401 - a type form
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
@@ -80,13 +120,6 @@ def _reader(hint: Any) -> Callable[[object, str], Any]:  # noqa: ANN401 - a type
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _enum_reader(hint)
     return _plain_reader(typing.cast("type[Any]", hint))
-
-
-def _misfit(path: str, expected: str, value: object) -> InternalError:
-    return InternalError(
-        f"the daemon's answer does not fit this client: {path} should be {expected}, "
-        f"got {value!r:.60}; are client and daemon of the same version?"
-    )
 
 
 def _dataclass_reader(cls: type[Any]) -> _Reader:
@@ -104,15 +137,20 @@ def _dataclass_reader(cls: type[Any]) -> _Reader:
             for field in dataclasses.fields(cls)
         ]
 
-    def read(value: object, path: str) -> Any:  # noqa: ANN401 - an instance of cls
+    def read(value: object) -> Any:  # noqa: ANN401 - an instance of cls
         if not is_object(value):
-            raise _misfit(path, "an object", value)
+            raise _MisfitError("an object", value)
         found: dict[str, object] = {}
-        for name, reader, required in plan():
-            if name in value:
-                found[name] = reader(value[name], f"{path}.{name}")
-            elif required:
-                raise _misfit(f"{path}.{name}", "present", None)
+        name = ""
+        try:
+            for name, reader, required in plan():
+                if name in value:
+                    found[name] = reader(value[name])
+                elif required:
+                    _miss()
+        except _MisfitError as error:
+            error.at.append(f".{name}")
+            raise
         return cls(**found)
 
     return read
@@ -123,8 +161,8 @@ def _union_reader(arguments: tuple[Any, ...]) -> _Reader:
     nullable = len(members) < len(arguments)
     inner = _reader(members[0]) if len(members) == 1 else _plain_reader(*members)
 
-    def read(value: object, path: str) -> Any:  # noqa: ANN401 - one of the members
-        return None if nullable and value is None else inner(value, path)
+    def read(value: object) -> Any:  # noqa: ANN401 - one of the members
+        return None if nullable and value is None else inner(value)
 
     return read
 
@@ -132,10 +170,17 @@ def _union_reader(arguments: tuple[Any, ...]) -> _Reader:
 def _tuple_reader(item: Any) -> _Reader:  # noqa: ANN401 - a type form
     inner = _reader(item)
 
-    def read(value: object, path: str) -> tuple[Any, ...]:
+    def read(value: object) -> tuple[Any, ...]:
         if not is_array(value):
-            raise _misfit(path, "an array", value)
-        return tuple(inner(entry, f"{path}[{i}]") for i, entry in enumerate(value))
+            raise _MisfitError("an array", value)
+        found: list[Any] = []
+        try:
+            for entry in value:
+                found.append(inner(entry))  # noqa: PERF401 - its length is the index
+        except _MisfitError as error:
+            error.at.append(f"[{len(found)}]")
+            raise
+        return tuple(found)
 
     return read
 
@@ -143,20 +188,29 @@ def _tuple_reader(item: Any) -> _Reader:  # noqa: ANN401 - a type form
 def _dict_reader(item: Any) -> _Reader:  # noqa: ANN401 - a type form
     inner = _reader(item)
 
-    def read(value: object, path: str) -> dict[str, Any]:
+    def read(value: object) -> dict[str, Any]:
         if not is_object(value):
-            raise _misfit(path, "an object", value)
-        return {key: inner(entry, f"{path}.{key}") for key, entry in value.items()}
+            raise _MisfitError("an object", value)
+        found: dict[str, Any] = {}
+        key = ""
+        try:
+            for key, entry in value.items():
+                found[key] = inner(entry)
+        except _MisfitError as error:
+            error.at.append(f".{key}")
+            raise
+        return found
 
     return read
 
 
 def _enum_reader(cls: type[enum.Enum]) -> _Reader:
-    def read(value: object, path: str) -> enum.Enum:
+    def read(value: object) -> enum.Enum:
         try:
             return cls(value)
         except ValueError:
-            raise _misfit(path, f"one of {[m.value for m in cls]}", value) from None
+            expected = f"one of {[m.value for m in cls]}"
+            raise _MisfitError(expected, value) from None
 
     return read
 
@@ -166,9 +220,9 @@ def _plain_reader(*kinds: type[Any]) -> _Reader:
     accepted = {*kinds, int} if float in kinds else set(kinds)
     expected = " or ".join(kind.__name__ for kind in kinds)
 
-    def read(value: object, path: str) -> object:
+    def read(value: object) -> object:
         if type(value) not in accepted:
-            raise _misfit(path, expected, value)
+            raise _MisfitError(expected, value)
         return value
 
     return read
