@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from bashd.launcher import kernel
 
-_READ_BYTES: Final = 256 * 1024
+_READ_BYTES: Final = 64 * 1024
+"""Little enough for the allocator to have it at hand: mostly nothing comes."""
 _MADE: Final = kernel.IN_CREATE | kernel.IN_MOVED_TO
 _NO_MORE: Final = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EMFILE})
 """This user's share of watches is used up. Source: inotify(7), max_user_watches."""
