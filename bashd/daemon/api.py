@@ -1,10 +1,13 @@
 """One connection: bytes to requests, and the end of it.
 
 Theory of operation. One trio task reads. It takes a chunk, asks the kernel who sent it,
-cuts it into lines and starts one task for each request; answers leave in the order in
-which handlers finish. The reader waits for nothing but the socket, with one exception:
-a client that leaves megabytes of answers unread gets no more requests read. So a slow
-handler, a slow client or a hostile one delays nobody else, and a cancel is always heard.
+cuts it into lines and sees to one task for each request; answers leave in the order in
+which handlers finish. The last request of a chunk is served by the task that has read
+it, in the same turn of the loop, while another one reads on: a client that sends one
+request at a time waits for no turn. The reader waits for nothing but the socket, with
+one exception: a client that leaves megabytes of answers unread gets no more requests
+read. So a slow handler, a slow client or a hostile one delays nobody else, and a cancel
+is always heard.
 
 The end: the client closes its side (half of it is enough), breaks the framing, is
 refused, or holds too much. Then every open call is told to abort and is waited for, and
@@ -33,6 +36,7 @@ from bashd.protocol.wire import PROTOCOL_VERSION
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Awaitable, Callable
 
     from bashd.daemon.peer import Caller, Senders
     from bashd.daemon.quota import Bounds, Holding
@@ -104,8 +108,7 @@ class Connection:
                         bounds=self._bounds,
                         nursery=serving,
                     )
-                    await self._read_to_the_end()
-                    self._hang_up()
+                    await self._read_first(serving)
                 with trio.move_on_after(self._bounds.flush_s):
                     await self._outbox.wait_below(1)
             finally:
@@ -135,17 +138,35 @@ class Connection:
         self.closed.abort("client disconnected")
         self._calls.abort_all("client disconnected")
 
-    async def _read_to_the_end(self) -> None:
+    async def _read_first(self, nursery: trio.Nursery) -> None:
+        """Read from the handshake on."""
+        with self._handshake as handshake:
+            handshake.deadline = trio.current_time() + self._bounds.handshake_s
+            await self._read_on(nursery)
+        if handshake.cancelled_caught:
+            self._say_farewell(
+                LimitError(f"no initialize in {self._bounds.handshake_s:g} seconds")
+            )
+            self._hang_up()
+
+    async def _read_on(self, nursery: trio.Nursery) -> None:
+        """Read until there is a request to serve, or the client is gone.
+
+        Args:
+            nursery: Where another task reads on meanwhile.
+        """
+        first = None
         try:
-            with self._handshake as handshake:
-                handshake.deadline = trio.current_time() + self._bounds.handshake_s
-                await self._read()
-            if handshake.cancelled_caught:
-                self._say_farewell(
-                    LimitError(f"no initialize in {self._bounds.handshake_s:g} seconds")
-                )
+            first = await self._read()
         except BashdError as error:
             self._say_farewell(error)
+        finally:
+            self._calls.start_first()
+        if first is None:
+            self._hang_up()
+            return
+        nursery.start_soon(self._read_on, nursery)
+        await first()
 
     def _say_farewell(self, error: BashdError) -> None:
         logger.info(
@@ -156,25 +177,31 @@ class Connection:
         )
         self._outbox.put(error_line(None, error))
 
-    async def _read(self) -> None:
-        """Act on what arrives until the client is gone.
+    async def _read(self) -> Callable[[], Awaitable[None]] | None:
+        """Act on what arrives until there is a request to serve.
+
+        Returns:
+            What serves it; None when the client is gone.
 
         Raises:
             BashdError: The connection must end, for this reason.
         """
         while True:
+            if self._outbox.pending_bytes >= self._bounds.unread_bytes:
+                await self._outbox.wait_below(self._bounds.unread_bytes)
             await trio.lowlevel.wait_readable(self._sock)
             try:
                 data, credentials, pidfd = receive(self._sock, _CHUNK_BYTES)
             except BlockingIOError:
                 continue
             except OSError:
-                return
+                return None
             if not data or self._outbox.broken:
-                return
+                return None
             await self._take(data, self._sender(credentials, pidfd))
-            if self._outbox.pending_bytes >= self._bounds.unread_bytes:
-                await self._outbox.wait_below(self._bounds.unread_bytes)
+            first = self._calls.take_first()
+            if first is not None:
+                return first
 
     def _sender(self, credentials: bytes, pidfd: int) -> Caller:
         caller = self._senders.caller(credentials, pidfd)

@@ -37,6 +37,8 @@ from bashd.protocol.messages import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from bashd.daemon.outbox import Outbox
     from bashd.daemon.peer import Caller
     from bashd.daemon.quota import Bounds, Holding
@@ -84,9 +86,11 @@ class Calls:
         self._feeds: dict[int | str, StdinFeed] = {}
         self._answered = trio.lowlevel.ParkingLot()
         self._refused_pids: set[int] = set()
+        self._first: Callable[[], Awaitable[None]] | None = None
+        """The handler that `take_first` may run; nothing of it has run yet."""
 
     def submit(self, request: Request, caller: Caller, size: int) -> None:
-        """Start the handler of a request, or do what it says to another one.
+        """Make the handler of a request ready, or do what it says to another one.
 
         Args:
             request: Anything but ``initialize``.
@@ -117,6 +121,21 @@ class Calls:
                     request_id=request.request_id,
                 )
                 self._begin(call, params, size)
+
+    def take_first(self) -> Callable[[], Awaitable[None]] | None:
+        """Return the handler of the last request, for the caller to run at once.
+
+        None where there is none. One that nobody takes starts with the next request,
+        or with `start_first`.
+        """
+        first, self._first = self._first, None
+        return first
+
+    def start_first(self) -> None:
+        """Start what `take_first` would return, in a task of its own."""
+        first = self.take_first()
+        if first is not None:
+            self._nursery.start_soon(first)
 
     async def wait_answered(self) -> None:
         """Wait until no request is open."""
@@ -179,7 +198,8 @@ class Calls:
             call.terminal = _terminal(call, params)
         self._holding.hold(size)
         self._open[request_id] = call
-        self._nursery.start_soon(self._serve, call, handler, params, size)
+        self.start_first()
+        self._first = partial(self._serve, call, handler, params, size)
 
     async def _serve(
         self, call: Call, handler: Handler, params: object, size: int
