@@ -204,7 +204,7 @@ class CellGroups:
         if self._unified is None:
             return None
         hierarchy, path = self._unified
-        return Group(path / str(serial), hierarchy.controllers)
+        return Group(f"{path}/{serial}", hierarchy.controllers)
 
     def adopted(self, serial: int) -> Group | None:
         """Return the group of a command that an earlier daemon started."""
@@ -232,7 +232,7 @@ class CellGroups:
             return False
         hierarchy, path = self._unified
         outcomes = [
-            Group(entry, hierarchy.controllers).kill()
+            Group(str(entry), hierarchy.controllers).kill()
             for entry in _folders_in(path)
             if entry.name.isdecimal() and int(entry.name) not in spared
         ]
@@ -244,7 +244,7 @@ class CellGroups:
         if self._unified is not None:
             hierarchy, path = self._unified
             self.cgroups.forget_below(path)
-            Group(path, hierarchy.controllers).kill()
+            Group(str(path), hierarchy.controllers).kill()
         with trio.CancelScope(shield=True), trio.move_on_after(_END_S):
             delay_s = 0.002
             while not self._remove():

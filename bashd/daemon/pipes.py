@@ -8,7 +8,6 @@ reader goes on in tasks (`bashd.daemon.drain.Drains`).
 
 from __future__ import annotations
 
-import contextlib
 import os
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,10 +28,12 @@ class Pipes:
     def __init__(self, spare: Spare, streams: tuple[Stream, ...]) -> None:
         self._spare = spare
         self._open = list(streams)
-        for stream in streams:
-            # Where that fails, nobody reads until it is handed over.
-            with contextlib.suppress(OSError):
+        try:
+            for stream in streams:
                 spare.cell.watch(stream.fd, partial(self._turn, stream))
+        except OSError:
+            # Then nobody reads here, and they are handed over.
+            spare.wake.set()
 
     @property
     def ended(self) -> bool:

@@ -230,12 +230,12 @@ def own_group() -> Iterator[Path]:
     folder = unified[0].base / f"bashd-test-{secrets.token_hex(4)}"
     folder.mkdir()
     yield folder
-    Group(folder, frozenset()).kill()
+    Group(str(folder), frozenset()).kill()
     deadline = time.monotonic() + 10
     while True:
         for child in folder.iterdir():
             if child.is_dir():
-                Group(child, frozenset()).remove()
+                Group(str(child), frozenset()).remove()
         try:
             folder.rmdir()
         except OSError:
@@ -260,7 +260,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("way", ["kill", "_kill_frozen"])
 def test_group_that_forks_all_the_time_is_gone_at_once(own_group: Path, way: str):
-    group = Group(own_group / "7", frozenset())
+    group = Group(f"{own_group}/7", frozenset())
     os.close(group.make(Limits(), None))
     move = f'echo $$ > {group.path}/cgroup.procs && exec "$@"'
     with subprocess.Popen(
@@ -279,7 +279,7 @@ def test_group_that_forks_all_the_time_is_gone_at_once(own_group: Path, way: str
 
 
 def test_kill_of_a_group_that_is_gone_is_done(own_group: Path):
-    group = Group(own_group / "8", frozenset())
+    group = Group(f"{own_group}/8", frozenset())
     assert group.kill()
     assert group.remove()
     assert (group.cpu_us(), group.peak_bytes(), group.oom_kills()) == (0, 0, 0)
@@ -287,7 +287,7 @@ def test_kill_of_a_group_that_is_gone_is_done(own_group: Path):
 
 def test_group_that_cannot_be_limited_is_not_left_behind(own_group: Path):
     # The file of a controller that is not enabled does not exist.
-    group = Group(own_group / "9", frozenset({"memory"}))
+    group = Group(f"{own_group}/9", frozenset({"memory"}))
     if (own_group / "memory.max").exists():
         pytest.skip("the controller is enabled here")
     with pytest.raises(FileNotFoundError):
