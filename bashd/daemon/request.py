@@ -10,7 +10,7 @@ import dataclasses
 import types
 import typing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from bashd.core.errors import (
 )
 from bashd.protocol.framing import check_depth, decode_frame
 from bashd.protocol.messages import METHODS
+from bashd.protocol.wire import is_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +118,7 @@ def parse_request(line: bytes) -> Request:
         BadRequestError: It is not a request of this protocol version.
     """
     try:
-        members = decode_frame(line) if len(line) <= _LIGHT_BYTES else _decode(line)
+        members = _decode_light(line) if len(line) <= _LIGHT_BYTES else _decode(line)
     except FrameError as error:
         raise BadRequestError(error) from None
     except RecursionError:
@@ -132,6 +133,26 @@ def parse_request(line: bytes) -> Request:
             request_id,
             is_notification=request_id is None and "method" in members,
         ) from None
+
+
+def _decode_light(line: bytes) -> dict[str, object]:
+    """Do what `decode_frame` does, quickly where there is nothing to judge.
+
+    Most requests are two objects, one inside the other, and no text of theirs has a
+    colon: then as many colons as keys means that no key came twice.
+
+    Raises:
+        FrameError: As there.
+    """
+    if line.count(b"{") == 2 and b"[" not in line:  # noqa: PLR2004 - see above
+        try:
+            value: Any = _decode_json(line)
+            params: object = value["params"]
+            if is_object(params) and line.count(b":") == len(value) + len(params):
+                return value
+        except (ValueError, TypeError, LookupError):
+            pass  # for `decode_frame` to say why
+    return decode_frame(line)
 
 
 def _decode(line: bytes) -> dict[str, object]:

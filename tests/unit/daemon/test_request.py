@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -18,6 +19,7 @@ from bashd.daemon.request import (
     Request,
     parse_request,
 )
+from bashd.protocol.framing import decode_frame
 from bashd.protocol.messages import (
     METHODS,
     Empty,
@@ -266,3 +268,39 @@ def test_any_command_and_environment_survive_the_way(
         ensure_ascii=ascii_only,
     )
     assert parse_request(text.encode()).params == ExecParams(command, env=env)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        '{"jsonrpc":"2.0","id":1,"id":2,"method":"daemon.status","params":{}}',
+        '{"jsonrpc":"2.0","id":1,"method":"daemon.status","params":{"a":1,"a":2}}',
+        '{"jsonrpc":"2.0","id":1,"method":"daemon.status","params":{"a":1,"a" :2}}',
+        '{"params":"ab","jsonrpc":"2.0","id":{"k":1,"k":2}}',
+        '{"params":{},"params":{"a":1,"b":2}}',
+        '{"jsonrpc":"2.0","id":1,"id":1,"method":"x","params":{"a":":"}}',
+    ],
+)
+def test_a_key_that_comes_twice_is_refused_in_the_smallest_request(data: str):
+    code, said = refusal(data.encode())
+    assert code == "BAD_FRAME"
+    assert "twice" in said
+
+
+@given(
+    st.dictionaries(st.text(), st.none() | st.integers() | st.floats() | st.text()),
+    st.sampled_from(["", " "]),
+)
+def test_small_requests_are_read_as_all_others(params: dict[str, Any], blank: str):
+    text = json.dumps(
+        {"jsonrpc": "2.0", "id": 1, "method": "x", "params": params},
+        ensure_ascii=False,
+        separators=(f"{blank},", f"{blank}:{blank}"),
+    )
+    data = text.encode(errors="surrogatepass")
+    with contextlib.suppress(FrameError):
+        assert decode_frame(data)["params"].keys() == params.keys()
+    assert isinstance(outcome(data), BashdError)
+    # The same refusal as with a member more, which is read with greater care.
+    careful = data.replace(b'{"jsonrpc', b'{"more":[],"jsonrpc', 1)
+    assert type(outcome(data)) is type(outcome(careful))
