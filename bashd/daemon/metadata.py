@@ -86,10 +86,6 @@ class MetadataGuard:
         """Paths of `_known` that hold hard links."""
         self._exists = frozenset[str]()
         """What of it is there."""
-        self._settled: Survey | None = None
-        """The last one all of whose targets are known."""
-        self._mounts: tuple[Survey, frozenset[str]] | None = None
-        """The last one with what its cell keeps by mounts."""
         self._running: weakref.WeakSet[Ticket] = weakref.WeakSet()
         self._leftovers: list[tuple[Leftover, frozenset[str]]] = []
         """What may be left of earlier commands, and what its cell keeps by mounts."""
@@ -136,7 +132,8 @@ class MetadataGuard:
             async with self._lock:
                 if self._needs_look(seen, uncovered):
                     await self._take_note(seen, loose=bool(uncovered or self._linked))
-        mounted = self._mounted_in(seen)
+        # Under landlock there are no mounts.
+        mounted = frozenset[str]() if self._deep else seen.mounted
         if uncovered or self._linked:
             mounted -= uncovered | self._linked
         ticket = Ticket(self, mounted, covered=self._exists <= mounted)
@@ -158,13 +155,6 @@ class MetadataGuard:
         )
         self._leftovers = [x for x in self._leftovers if not x[0].is_gone()]
 
-    def _mounted_in(self, seen: Survey) -> frozenset[str]:
-        if self._deep:
-            return frozenset()
-        if self._mounts is None or self._mounts[0] is not seen:
-            self._mounts = seen, frozenset(path for path, _ in seen.found.protected)
-        return self._mounts[1]
-
     def _is_quiet(self) -> bool:
         """Whether nothing can have changed since the last look."""
         if self._blind or self._watch is None or (self._deep and self._exists):
@@ -172,14 +162,7 @@ class MetadataGuard:
         return self._watch.is_quiet()
 
     def _is_settled(self, seen: Survey) -> bool:
-        if not self._is_quiet():
-            return False
-        if self._settled is not seen and self._known.keys() >= {
-            target.path for target in seen.targets
-        }:
-            # What is known is never forgotten, and a survey never changes.
-            self._settled = seen
-        return self._settled is seen
+        return self._is_quiet() and self._known.keys() >= seen.target_paths
 
     def _begin(
         self, seen: Survey, *, idle: bool, suspicious: bool, all_of_it: bool

@@ -90,6 +90,10 @@ class Survey:
     change time behind the number."""
     targets: tuple[Target, ...] = ()
     """Everything protected, existing or not, for the check after a command."""
+    target_paths: frozenset[str] = frozenset()
+    """Of all of *targets*."""
+    mounted: frozenset[str] = frozenset()
+    """What of them a cell under bwrap keeps by mounts."""
     watched: tuple[str, ...] = ()
     """Files and folders whose change may change the answer."""
     masks: Masks = field(default_factory=Masks, compare=False)
@@ -161,6 +165,8 @@ def look(question: Question, before: Survey | None = None) -> Survey:
         ),
         file_inodes=tuple(inode for _, is_dir, inode in protected if not is_dir),
         targets=targets,
+        target_paths=frozenset(target.path for target in targets),
+        mounted=frozenset(path for path, _, _ in protected),
         watched=tuple(
             dict.fromkeys(
                 (
