@@ -140,7 +140,9 @@ def test_foreground_fork_bomb_ends_at_its_timeout(tight: Station):
     deadline = time.monotonic() + 10
     while tight.client.run("echo recovered").stdout.text != "recovered\n":
         assert time.monotonic() < deadline
-    assert len(tight.daemon.enclosure.pids()) < PIDS
+    # On a crowded machine the last of the killed are still there for a moment.
+    while len(tight.daemon.enclosure.pids()) >= PIDS:
+        assert time.monotonic() < deadline
 
 
 @pytest.mark.parametrize("tight", ROOTS, indirect=True, ids="-".join)
