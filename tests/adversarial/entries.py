@@ -275,6 +275,7 @@ ENTRIES: Final = {
         (
             "adversarial/test_no_fallback.py::test_without_its_runner_nothing_runs_unconfined",
             "kernel/test_old_kernels.py::test_without_landlock_and_bubblewrap_nothing_runs",
+            "faults/test_scarce.py::test_descriptors_run_out_and_running_tasks_go_on",
         ),
     ),
     "e58": Entry(

@@ -108,11 +108,10 @@ def test_under_bubblewrap_the_mounts_hold_and_the_rest_is_said(
     assert result["sandbox"]["enforcement"] == "partial"
 
 
-@pytest.mark.parametrize("runner", ["landlock"])
 def test_without_landlock_and_bubblewrap_nothing_runs(
-    on_kernel: Callable[..., RunningDaemon], runner: str
+    on_kernel: Callable[..., RunningDaemon], identity: Account
 ):
-    daemon = on_kernel(NONE, runner)
+    daemon = on_kernel(NONE, "landlock", caller=identity)
     place = daemon.make_workspace()
     done = daemon.cli(
         *("run", "--json", "--mode", "read-only", "--cwd", str(place)),
