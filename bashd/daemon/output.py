@@ -19,7 +19,7 @@ import os
 import select
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bashd.core.output import TailWindow, render
 from bashd.daemon.output_budget import OutputBudget
@@ -49,6 +49,9 @@ class StoreState:
     total: int
     """Length of the stream when this was written down."""
     settled: bool
+
+
+_NOTHING: Final = render(b"", total=0, spill_path=None)
 
 
 class StreamStore:
@@ -273,6 +276,8 @@ class StreamStore:
         if not self._settled:
             self._settled = True
             self._place.finish()
+        if not self.total:
+            return _NOTHING  # the rule for stderr
         return render(self.tail(), total=self.total, spill_path=self.spill_path)
 
     def discard(self) -> None:
