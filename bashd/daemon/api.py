@@ -87,6 +87,10 @@ class Connection:
         self._bad_lines = 0
         self._greeted = False
         self._handshake = trio.CancelScope()
+        self._resting = trio.lowlevel.ParkingLot()
+        """A task that has served and will read when the one that reads now serves."""
+        self._is_over = False
+        """Nobody will read any more."""
 
     async def finish(self, reason: str) -> None:
         """Withdraw what is open, and wait until the client has every answer."""
@@ -150,23 +154,35 @@ class Connection:
             self._hang_up()
 
     async def _read_on(self, nursery: trio.Nursery) -> None:
-        """Read until there is a request to serve, or the client is gone.
+        """Read, and serve what was read while another task reads on, in turns.
 
         Args:
-            nursery: Where another task reads on meanwhile.
+            nursery: Where the others are.
         """
-        first = None
-        try:
-            first = await self._read()
-        except BashdError as error:
-            self._say_farewell(error)
-        finally:
-            self._calls.start_first()
-        if first is None:
-            self._hang_up()
-            return
-        nursery.start_soon(self._read_on, nursery)
-        await first()
+        while True:
+            first = None
+            try:
+                first = await self._read()
+            except BashdError as error:
+                self._say_farewell(error)
+            finally:
+                self._calls.start_first()
+            if first is None:
+                self._hang_up()
+                self._is_over = True
+                self._resting.unpark_all()
+                return
+            if self._resting:
+                self._resting.unpark()
+            else:
+                nursery.start_soon(self._read_on, nursery)
+            await first()
+            if self._resting or self._is_over:
+                return
+            # Cheaper than a new task for the next request.
+            await self._resting.park()
+            if self._is_over:
+                return
 
     def _say_farewell(self, error: BashdError) -> None:
         logger.info(

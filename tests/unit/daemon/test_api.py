@@ -671,3 +671,34 @@ async def test_a_message_that_two_processes_wrote_is_nobodys():
         answers = await wire.receive_all()
         other.communicate()
         assert [code_of(answer) for answer in answers] == ["BAD_FRAME"]
+
+
+# Who reads and who serves
+
+
+async def test_whoever_reads_and_serves_every_request_is_heard_and_none_piles_up():
+    gates: dict[str, Gate] = {}
+
+    async def run(call: Call, params: Any) -> RunResult:
+        return await gates[params.command](call, params)
+
+    async with connected(service(exec_run=run)) as wire:
+        tasks_at_rest = trio.lowlevel.current_statistics().tasks_living
+        for round_ in range(3):
+            names = [f"{round_}-{number}" for number in range(10)]
+            for number, name in enumerate(names):
+                gate = gates[name] = Gate()
+                await wire.request(100 * round_ + number, "exec.run", command=name)
+                with trio.fail_after(10):
+                    await gate.entered.wait()
+            # While ten are served, somebody reads: a short one is answered at once.
+            answer = await wire.ask(f"short {round_}", "daemon.status")
+            assert answer["version"] == "test"
+            for name in names:
+                gates[name].opened.set()
+                assert (await wire.receive())["result"]["stdout"]["text"] == name
+            await trio.testing.wait_all_tasks_blocked()
+            # One that reads and one that rests, however many have served; the first
+            # of all waits for them.
+            now = trio.lowlevel.current_statistics().tasks_living
+            assert now <= tasks_at_rest + 2
