@@ -73,6 +73,8 @@ class Found:
     """Existing masked paths, under every name; True for a folder."""
     deputies: tuple[str, ...] = ()
     """Unix sockets of others that lie where a command could connect to them."""
+    more_deputies: bool = False
+    """There are others besides, which nothing covers."""
     protected: tuple[tuple[str, bool], ...] = ()
     """Existing protected metadata inside the roots; True for a folder."""
     anchors: tuple[str, ...] = ()
@@ -217,7 +219,7 @@ def plan_bwrap(
         nested_folders=_nested(mounts, found.home, files=False),
         nested_files=_nested(mounts, found.home, files=True),
         writable=(*roots, "/tmp") if scratch else roots,  # noqa: S108 - in the cell
-        gaps=_bwrap_gaps(abi, layered=layered),
+        gaps=_bwrap_gaps(abi, found, layered=layered),
         notes=found.notes,
     )
 
@@ -379,8 +381,10 @@ def _nested(mounts: list[_Mount], home: str | None, *, files: bool) -> tuple[str
     return tuple(points)
 
 
-def _bwrap_gaps(abi: int, *, layered: bool) -> tuple[str, ...]:
+def _bwrap_gaps(abi: int, found: Found, *, layered: bool) -> tuple[str, ...]:
     gaps: list[str] = []
+    if found.more_deputies:
+        gaps.append("more Unix sockets of others are in sight than can be covered")
     if not abi:
         gaps.append("no Landlock: one wall (mounts) instead of two")
     elif not layered:

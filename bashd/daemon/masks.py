@@ -21,8 +21,9 @@ from bashd.daemon.real_path import real_path
 
 _NAME_SERVICE = frozenset({"/var/lib/sss/pipes/nss"})
 """Without it nobody would have a name on machines whose accounts sssd keeps."""
-_MAX_DEPUTIES = 64
-"""A mount each; a host with more sockets than that outside /run is not one of ours."""
+_MAX_DEPUTIES = 256
+"""A mount each. Hosts have some ten outside /run; where there are more than this, the
+rest stays open, and that is said."""
 
 FolderStamp = tuple[int, int, int]
 
@@ -179,6 +180,8 @@ class Deputies:
     often gets its inode's number."""
     folders: tuple[str, ...] = ()
     """Where they lie."""
+    complete: bool = True
+    """There are no others: not more than can be covered."""
 
     def any_changed(self) -> bool:
         """Whether one of them is gone or is another one by now."""
@@ -221,22 +224,27 @@ def find_deputies(visible: tuple[str, ...]) -> Deputies:
         visible: Folders whose sockets stay: the writable roots.
     """
     found: dict[str, tuple[str, int, int, int]] = {}
+    complete = True
     table = os.fsdecode(Path("/proc/net/unix").read_bytes())
     for bound in bound_sockets(table):
         parent, _, name = bound.rpartition("/")
         parent = real_path(parent or "/")
         path = f"{parent.rstrip('/')}/{name}"
         unseen = is_below_any(path, (*PRIVATE, *visible)) or path in _NAME_SERVICE
-        if unseen or len(found) >= _MAX_DEPUTIES:
+        if unseen:
             continue
         try:
             info = os.lstat(path)
         except OSError:
             continue
-        if stat.S_ISSOCK(info.st_mode) and _may_connect(path):
-            found[path] = _deputy(path, info)
+        if not stat.S_ISSOCK(info.st_mode) or not _may_connect(path):
+            continue
+        if len(found) == _MAX_DEPUTIES and path not in found:
+            complete = False
+            break
+        found[path] = _deputy(path, info)
     folders = dict.fromkeys(os.path.dirname(path) for path in found)  # noqa: PTH120
-    return Deputies(tuple(found.values()), tuple(folders))
+    return Deputies(tuple(found.values()), tuple(folders), complete)
 
 
 def _may_connect(path: str) -> bool:

@@ -143,6 +143,7 @@ def look(question: Question, before: Survey | None = None) -> Survey:
         roots=roots,
         masks=tuple((mask.path, mask.is_dir) for mask in masks.found),
         deputies=tuple(path for path, *_ in deputies.found),
+        more_deputies=not deputies.complete,
         protected=tuple((path, is_dir) for path, is_dir, _ in protected),
         anchors=anchors(targets, [path for path, _, _ in protected]),
         code=code.code_paths(),

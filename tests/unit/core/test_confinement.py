@@ -235,6 +235,11 @@ class TestUnderBubblewrap:
         )
         assert plan.gaps
 
+    def test_sockets_beyond_those_that_are_covered_are_a_gap(self):
+        assert not bwrap(Mode.READ_ONLY).gaps
+        crowded = replace(FOUND, more_deputies=True)
+        assert "sockets" in bwrap(Mode.READ_ONLY, found=crowded).gaps[0]
+
 
 class TestUnderLandlock:
     def test_what_is_masked_or_the_daemons_own_cannot_be_read(self):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +15,10 @@ from bashd.daemon.masks import Deputies, find_deputies
 from bashd.daemon.survey import Question
 from bashd.daemon.walls import Walls
 from tests.adversarial.attack import listening
+from tests.support.stage import REPOSITORY
+
+if TYPE_CHECKING:
+    from tests.support.accounts import Account
 
 
 @pytest.fixture
@@ -54,3 +61,33 @@ def test_a_deputy_that_went_before_the_stamp_was_taken_makes_the_plan_outdated(
     # As if it had gone in the middle of that look.
     seen.stamp = survey.stamp(seen.survey.watched)
     assert seen.are_outdated()
+
+
+CROWD = """
+import contextlib, socket, sys
+from bashd.daemon.masks import find_deputies
+with contextlib.ExitStack() as stack:
+    for number in range(int(sys.argv[2])):
+        one = stack.enter_context(socket.socket(socket.AF_UNIX))
+        one.bind(f"{sys.argv[1]}/{number}")
+    found = find_deputies(())
+    print(len(found.found), found.complete)
+"""
+
+
+@pytest.mark.parametrize(("count", "said"), [(256, "256 True\n"), (257, "256 False\n")])
+def test_more_deputies_than_can_be_covered_are_known_to_be_there(
+    socket_path: str, root_account: Account, count: int, said: str
+):
+    """In a network namespace of its own, whose table lists no others."""
+    del root_account
+    folder = Path(socket_path).parent
+    program = [sys.executable, "-c", CROWD, str(folder), str(count)]
+    done = subprocess.run(
+        ["unshare", "--net", "--", *program],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == said
