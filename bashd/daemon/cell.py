@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import marshal
 import os
 import select
 import socket
@@ -708,7 +709,7 @@ async def _shake_hands(
     owned: list[int],
 ) -> None:
     config = [
-        sealed_memfd("config", json.dumps(spec.settings).encode()),
+        sealed_memfd("config", marshal.dumps(spec.settings)),
         sealed_memfd("seccomp", spec.filters.cell),
         sealed_memfd("seccomp", spec.filters.spare),
     ]

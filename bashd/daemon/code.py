@@ -26,6 +26,13 @@ from bashd.daemon.memfd import sealed_program
 
 _ZYGOTE: Final = Path(__file__).resolve().parents[1] / "launcher" / "bashd-zygote"
 """Compiled when the package is built."""
+_LEAN: Final = {
+    "lean_landlock.py": "landlock/__init__.py",
+    "lean_platform.py": "platform.py",
+    "lean_typing.py": "typing.py",
+}
+"""Files of the launcher that stand for modules of others in its copy: half of a cell's
+start was the import of what it never calls."""
 LOADER = (
     "import sys;sys.path.insert(0,sys.argv[1]);"
     "from launcher import keeper;keeper.main(int(sys.argv[2]))"
@@ -101,12 +108,10 @@ def install(lib_root: Path) -> Path:
 
 def _sources() -> list[tuple[str, Path]]:
     own = Path(__file__).resolve().parents[1] / "launcher"
-    found = [(f"launcher/{path.name}", path) for path in sorted(own.glob("*.py"))]
-    plumbing = _origin("landlock").with_name("plumbing.py")
-    found += [
-        ("landlock/__init__.py", own / "landlock_front.py"),
-        ("landlock/plumbing.py", plumbing),
-    ]
+    parts = [path for path in sorted(own.glob("*.py")) if path.name not in _LEAN]
+    found = [(f"launcher/{path.name}", path) for path in parts]
+    found += [(place, own / name) for name, place in _LEAN.items()]
+    found.append(("landlock/plumbing.py", _origin("landlock").with_name("plumbing.py")))
     for module in ("prctl", "_prctl"):
         path = _origin(module)
         found.append((path.name, path))

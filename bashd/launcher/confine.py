@@ -49,7 +49,11 @@ class LandlockRules(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What one cell is to be. JSON in the CONFIG message."""
+    """What one cell is to be.
+
+    Marshalled in the CONFIG message: both ends are the same interpreter, and what JSON
+    imports would be a tenth of a cell's start.
+    """
 
     become: list[Any] | None = None
     """[uid, gid, [groups]] when the launcher must become the peer; else None."""

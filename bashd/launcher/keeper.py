@@ -8,7 +8,7 @@ read ends of their pipes.
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import math
 import os
 import select
@@ -406,7 +406,7 @@ def main(control_fd: int) -> NoReturn:
         message, fds = receive(control, _CONFIG_FDS + 1)
         if message[:1] != wire.CONFIG or len(fds) < _CONFIG_FDS:
             os._exit(1)
-        settings = Settings(**json.loads(read_payload(fds[0])))
+        settings = Settings(**marshal.loads(read_payload(fds[0])))  # noqa: S302 - the daemon's
         program = Program(*fds[1:_CONFIG_FDS])
         home_fd = fds[_CONFIG_FDS] if len(fds) > _CONFIG_FDS else -1
         prctl.set_child_subreaper(1)
