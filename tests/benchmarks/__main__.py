@@ -32,6 +32,7 @@ AT_REST: dict[str, Work] = {"idle": footprint.idle}
 WORKS: dict[str, Work] = {
     "warm": latency.warm,
     "paced": latency.paced,
+    "walls": latency.walls,
     "cold": latency.cold,
     "cli": latency.command_line,
     "mcp": latency.mcp,

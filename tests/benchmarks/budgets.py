@@ -51,6 +51,7 @@ BUDGETS = (
     Budget("warm", 0.6, _DESIGN, "bwrap", aim=0.45),
     Budget("warm", 2.5, _SPEED, "bash"),
     Budget("paced", 0.75, _DESIGN, "bwrap"),
+    Budget("walls", 0.3, "walls: what they may add, median of paired runs"),
     Budget("cold", 15, _DESIGN, "bwrap"),
     Budget("rate-16", 2, _DESIGN, "bwrap", at_least=True),
     Budget("cli", 2, _DESIGN, "bare python3"),

@@ -105,6 +105,12 @@ WORKS: dict[str, Work] = {
         ("bwrap", "bash"),
         about="The same at a slower pace: processors and caches have cooled down.",
     ),
+    "walls": Work(
+        "what the walls add to a warm `true`, back to back",
+        "ms",
+        about="A confined command less one in danger-full-access mode, of the same"
+        " daemon, in pairs; audit records are read where the host writes them.",
+    ),
     "cold": Work(
         "first command of a session, one session after the other",
         "ms",

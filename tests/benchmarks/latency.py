@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
 from collections.abc import Generator
 from typing import Any
 
@@ -11,10 +12,11 @@ from tests.benchmarks.drivers import DriverError
 from tests.benchmarks.figures import OURS, Setting
 from tests.benchmarks.peers import peers
 from tests.benchmarks.scene import Scene, script
-from tests.benchmarks.stats import Contender, Effort
+from tests.benchmarks.stats import Contender, Effort, Summary
 from tests.support.daemons import DaemonFailedError
 
 _LANDLOCK = "bashd on landlock"
+_FREE = "danger-full-access"
 _PACE_S = 0.01
 BARE = "import argparse, json, os, socket"
 """What an interpreter loads at least for a command line that talks to a socket."""
@@ -29,6 +31,21 @@ def paced(bench: Bench, scene: Scene, mode: str) -> None:
     """The same with a pause before each."""
     effort = Effort(bench.plan.rounds, batch=10, pause_s=_PACE_S)
     _warm(bench, scene, mode, "paced", effort)
+
+
+def walls(bench: Bench, scene: Scene, mode: str) -> None:
+    """A warm `true` behind the walls less one without any, of the same daemon."""
+    added: list[float] = []
+    with scene.opened(mode) as confined, scene.opened(_FREE) as free:
+        for number in range(bench.plan.rounds + 1):
+            took: dict[str, float] = {}
+            for key in bench.rng.sample([confined, free], 2):
+                what = ["client", key, "true"]
+                times = scene.driver.ask("time", what=what, count=20, pause_s=0)
+                took[key] = statistics.median(times)
+            if number:  # in the first, caches, cells and connections are made
+                added.append((took[confined] - took[free]) * 1000)
+    bench.found("walls", Setting(scene.name, mode), OURS, Summary.of(added))
 
 
 def cold(bench: Bench, scene: Scene, mode: str) -> None:
