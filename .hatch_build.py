@@ -14,9 +14,11 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _PROGRAM = "bashd/launcher/bashd-zygote"
 _FLAGS = (
-    # It runs where no library may be readable, and a small process forks fast.
+    # It runs where no library may be readable, and a small process forks fast. Some
+    # distributions define the second macro themselves.
     "-static", "-O2", "-s",
-    "-fstack-protector-strong", "-D_FORTIFY_SOURCE=2", "-Wall", "-Wextra",
+    "-fstack-protector-strong", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2",
+    "-Wall", "-Wextra",
 )  # fmt: skip
 
 
