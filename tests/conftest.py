@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,6 +30,17 @@ pytest_plugins = [
 ]
 
 RUNNERS = ("bwrap", "landlock")
+
+
+def pytest_configure() -> None:
+    """Have children meet every signal at its default.
+
+    nohup ignores SIGHUP, a shell's ``&`` SIGINT and SIGQUIT, and children inherit that.
+    What is caught is as good as ignored here and at its default after exec.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: None)
 
 
 def pairs(*identities: str) -> list[tuple[str, str]]:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.shell.conftest import Bench
 
 pytestmark = pytest.mark.slow
@@ -139,16 +137,7 @@ def test_stdout_and_stderr_in_one_file_keep_their_order(bench: Bench) -> None:
     assert done.stdout.splitlines()[:3] == ["out 1", "err 1", "out 2"]
 
 
-@pytest.fixture(params=[signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
-    """A signal that our children do not ignore, as those of nohup and of ``&`` do."""
-    before = signal.getsignal(request.param)
-    if before == signal.SIG_IGN:
-        signal.signal(request.param, signal.SIG_DFL)
-    yield request.param
-    signal.signal(request.param, before)
-
-
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_command_and_is_seen_by_the_caller(
     bench: Bench, number: signal.Signals
 ) -> None:
