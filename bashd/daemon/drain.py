@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 TURN_BYTES = 256 * 1024
 """Bytes taken before others have their turn: about 100 µs of copying."""
 
-_SLICE_BYTES = 8 * 1024 * 1024
+_SLICE_BYTES = 32 * 1024 * 1024
 _SLICE = Patience(total_s=0.05, idle_s=0.02)
 """A worker's slice: long enough to make its hand-over cheap, short enough that a
 cancelled drain and the next stream in the queue wait no longer than one blink."""
