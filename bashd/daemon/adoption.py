@@ -23,10 +23,11 @@ from pathlib import Path
 
 import trio
 
-from bashd.daemon.cell import Cell, Spare, receive
+from bashd.daemon.cell import Cell, Spare
 from bashd.daemon.cells import Home
 from bashd.daemon.cgroups import CellGroups
 from bashd.launcher import wire
+from bashd.launcher.channel import receive
 
 logger = logging.getLogger(__name__)
 

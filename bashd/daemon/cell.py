@@ -35,6 +35,7 @@ from bashd.daemon.orders import Orders
 from bashd.daemon.pidfd import host_pid
 from bashd.daemon.readable import Readable
 from bashd.launcher import tree, wire
+from bashd.launcher.channel import CutOffError, receive
 
 if TYPE_CHECKING:
     from bashd.daemon.cgroup import Group
@@ -50,9 +51,6 @@ _INFO_TIMEOUT_S = 5.0
 _ORDER_AGAIN_S = 0.2
 """By then somebody's end may have freed descriptors."""
 _DIAGNOSTIC_BYTES = 4096
-# As plain numbers: to Python these are enumerations, and costly to combine.
-_RECEIVE = int(socket.MSG_CMSG_CLOEXEC)
-_CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -754,38 +752,6 @@ def _check_hello(spec: CellSpec, hello: wire.Hello) -> None:
         raise RunnerFailedError(
             "the cell is not what was asked for: " + ", ".join(problems)
         )
-
-
-class CutOffError(wire.WireError):
-    """A packet came without all of its bytes or descriptors.
-
-    Descriptors are also cut off where this process may open no more.
-    """
-
-    def __init__(self, message: bytes) -> None:
-        super().__init__("packet cut off")
-        self.message = message
-
-
-def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
-    """Receive one packet and its descriptors, close-on-exec.
-
-    Raises:
-        CutOffError: It was not whole; its descriptors are closed.
-    """
-    data, ancillary, flags, _ = channel.recvmsg(
-        wire.PACKET_BYTES,
-        socket.CMSG_SPACE(max(max_fds, 1) * 4),
-        _RECEIVE,
-    )
-    fds: list[int] = []
-    for level, kind, payload in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.extend(memoryview(payload[: len(payload) // 4 * 4]).cast("i"))
-    if flags & _CUT_OFF:
-        _close_all(fds)
-        raise CutOffError(data)
-    return data, fds
 
 
 def _read_back(fd: int) -> str:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from bashd.core.errors import InvalidParamsError
-from bashd.daemon.cell import Spare, receive
+from bashd.daemon.cell import Spare
 from bashd.launcher import wire
+from bashd.launcher.channel import receive
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Packets and their descriptors, as the processes of a cell receive them."""
+"""Packets and their descriptors, as both ends of a cell's sockets receive them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,17 @@ _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
 
+class CutOffError(wire.WireError):
+    """A packet came without all of its bytes or descriptors.
+
+    Descriptors are also cut off where this process may open no more.
+    """
+
+    def __init__(self, message: bytes) -> None:
+        super().__init__("packet cut off")
+        self.message = message
+
+
 def receive(
     channel: socket.socket, max_fds: int, wanted: int = 0
 ) -> tuple[bytes, list[int]]:
@@ -25,11 +36,11 @@ def receive(
         wanted: `AT_ONCE`, or 0 to wait.
 
     Raises:
-        WireError: The packet or its descriptors were cut off.
+        CutOffError: It was not whole; its descriptors are closed.
     """
     # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
     message, ancillary, flags, _ = channel.recvmsg(
-        wire.PACKET_BYTES, socket.CMSG_SPACE(max_fds * 4), _CLOEXEC | wanted
+        wire.PACKET_BYTES, socket.CMSG_SPACE(max(max_fds, 1) * 4), _CLOEXEC | wanted
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:
@@ -38,7 +49,7 @@ def receive(
     if flags & _CUT_OFF:
         for fd in fds:
             os.close(fd)
-        raise wire.WireError("packet cut off")
+        raise CutOffError(message)
     return message, fds
 
 

@@ -16,8 +16,6 @@ from typing import Any, Final
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # System call numbers are shared by all architectures since 5.1 (asm-generic/unistd.h).
-SYS_PIDFD_SEND_SIGNAL: Final = 424
-SYS_CLOSE_RANGE: Final = 436
 SYS_OPENAT2: Final = 437
 _MACHINE: Final = os.uname().machine
 # Older calls differ per architecture (asm/unistd_64.h, asm-generic/unistd.h).
@@ -35,9 +33,7 @@ _NUMBERS: Final = {
 # linux/prctl.h
 PR_SET_DUMPABLE: Final = 4
 _PR_CAPBSET_DROP: Final = 24
-PR_SET_NO_NEW_PRIVS: Final = 38
 # linux/sched.h
-CLONE_NEWNS: Final = 0x00020000
 CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWNET: Final = 0x40000000
 # linux/wait.h
@@ -91,11 +87,6 @@ def set_dumpable(dumpable: bool) -> None:  # noqa: FBT001 - mirrors the prctl
     Source: PR_SET_DUMPABLE(2const). Reset by execve and by a change of uid.
     """
     _prctl(PR_SET_DUMPABLE, int(dumpable))
-
-
-def set_no_new_privs() -> None:
-    """Give up set-uid and file capabilities for ever. Source: PR_SET_NO_NEW_PRIVS."""
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
 
 
 def drop_bounding_set() -> None:
