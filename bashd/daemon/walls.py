@@ -220,8 +220,9 @@ class Walls:
         one by one: they are looked for before the stamp is taken, and one that went
         in between shows in no stamp.
         """
-        now = survey.stamp(self.survey.watched)
-        return now != self.stamp or self.survey.deputies.any_changed()
+        if not survey.is_unchanged(self.survey.watched, self.stamp):
+            return True
+        return self.survey.deputies.any_changed()
 
     def stand(self, asked: Question) -> bool:
         """Say whether a new cell would get the same walls.
