@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bashd.daemon import code
-from bashd.daemon.cell import receive
 from bashd.daemon.memfd import sealed_memfd, sealed_program
 from bashd.daemon.seccomp import NO_FILTERS, Filters, Switches, compile_filters
 from bashd.launcher import wire
+from bashd.launcher.channel import receive
 from tests.support.accounts import argv_as
 from tests.support.launchers import is_spare
 from tests.support.stations import sys_python
@@ -299,10 +299,8 @@ def test_what_may_only_be_executed_is_closed_to_its_own_user(
     argv = [sys_python(), "-c", SLEEP, *map(str, fds)]
     process = subprocess.Popen(argv_as(ordinary_user, argv), pass_fds=fds, cwd="/")
     try:
-        # Once the name is another one, it has been executed.
-        names = ("python", "setpriv")
-        comm = Path(f"/proc/{process.pid}/comm")
-        eventually(lambda: not comm.read_text().startswith(names), "exec")
+        program = Path(f"/proc/{process.pid}/exe")
+        eventually(lambda: "sleep" in str(program.readlink()), "exec")
         look = argv_as(ordinary_user, ["cat", f"/proc/{process.pid}/environ"])
         seen = subprocess.run(look, capture_output=True, text=True, check=False)
         if only_executable:

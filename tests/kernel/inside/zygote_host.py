@@ -7,11 +7,11 @@ import json
 import socket
 import sys
 
-from bashd.launcher import kernel, zygote
+from bashd.launcher import confine, zygote
 from bashd.launcher.confine import Settings
 
 settings, channel_fd, *program = sys.argv[1:]
-kernel.set_no_new_privs()
+confine.seal_process(confined=True)
 zygote.become_zygote(
     socket.socket(fileno=int(channel_fd)),
     Settings(**json.loads(settings)),

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bashd.daemon.output import OutputBudget
 from bashd.daemon.output_budget import BLOCK_BYTES
-from tests.unit.daemon.output_stage import full_pipe, pour, stage
+from tests.unit.daemon.output_stage import full_pipe, pour
 
 BLOCK = BLOCK_BYTES
-
-
-@pytest.fixture
-def made():
-    with stage() as built:
-        yield built
 
 
 class Tasks:

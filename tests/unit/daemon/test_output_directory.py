@@ -15,12 +15,6 @@ from tests.unit.daemon.output_stage import stage
 OTHER_UID = 61234
 
 
-@pytest.fixture
-def made():
-    with stage() as built:
-        yield built
-
-
 @pytest.fixture(params=[0o000, 0o777])
 def umask(request):
     before = os.umask(request.param)

@@ -16,17 +16,10 @@ import trio
 import trio.testing
 
 from bashd.daemon.drain import Drains, Follower, drain, sink
-from tests.unit.daemon.output_stage import stage
 
 pytestmark = pytest.mark.trio
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def made():
-    with stage() as built:
-        yield built
 
 
 @contextlib.contextmanager

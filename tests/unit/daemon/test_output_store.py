@@ -27,12 +27,6 @@ from tests.unit.daemon.output_stage import (
 MIB = 1 << 20
 
 
-@pytest.fixture
-def made():
-    with stage() as built:
-        yield built
-
-
 @pytest.fixture(params=[False, True], ids=["memory", "file"])
 def in_file(request):
     return request.param

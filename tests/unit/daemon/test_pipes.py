@@ -12,17 +12,10 @@ import trio.testing
 from bashd.daemon.drain import Follower, Stream
 from bashd.daemon.pipes import Pipes
 from bashd.daemon.readable import Readable
-from tests.unit.daemon.output_stage import stage
 
 pytestmark = pytest.mark.trio
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def made():
-    with stage() as built:
-        yield built
 
 
 @pytest.fixture
