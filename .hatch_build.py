@@ -1,4 +1,4 @@
-"""Compiles the zygote when the package is built, for this machine's architecture."""
+"""Compiles the keeper when the package is built, for this machine's architecture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_PROGRAM = "bashd/launcher/bashd-zygote"
+_PROGRAM = "bashd/launcher/bashd-keeper"
 _FLAGS = (
     # It runs where no library may be readable, and a small process forks fast. Some
     # distributions define the second macro themselves.
@@ -22,7 +22,7 @@ _FLAGS = (
 )  # fmt: skip
 
 
-class CompileZygote(BuildHookInterface[Any]):
+class CompileKeeper(BuildHookInterface[Any]):
     """Puts the program into the package, which makes the wheel one of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
@@ -32,12 +32,13 @@ class CompileZygote(BuildHookInterface[Any]):
             return
         root = Path(self.root)
         compiler = shlex.split(os.environ.get("CC", "cc"))
-        call = [*compiler, *_FLAGS, "-o", _PROGRAM, "bashd/launcher/zygote.c"]
+        sources = sorted(map(str, (root / "bashd" / "launcher").glob("*.c")))
+        call = [*compiler, *_FLAGS, "-o", _PROGRAM, *sources]
         try:
             subprocess.run(call, cwd=root, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             sys.exit(
-                f"bashd's zygote cannot be compiled ({error}); it needs a C compiler and"
+                f"bashd's keeper cannot be compiled ({error}); it needs a C compiler and"
                 " a static C library: apt-get install gcc libc6-dev,"
                 " dnf install gcc glibc-devel glibc-static"
             )

@@ -29,12 +29,12 @@ import trio
 
 from bashd.core.errors import RunnerFailedError
 from bashd.core.model import Mode
-from bashd.daemon import code
+from bashd.daemon import code, tree
 from bashd.daemon.memfd import sealed_memfd
 from bashd.daemon.orders import Orders
 from bashd.daemon.pidfd import host_pid
 from bashd.daemon.readable import Readable
-from bashd.launcher import tree, wire
+from bashd.launcher import wire
 from bashd.launcher.channel import CutOffError, receive
 
 if TYPE_CHECKING:
@@ -712,7 +712,7 @@ async def _shake_hands(
         sealed_memfd("seccomp", spec.filters.spare),
     ]
     owned += config
-    config.insert(1, code.zygote_fd())
+    config.insert(1, code.keeper_fd())
     home = [spec.home_fd] if spec.home_fd >= 0 else []
     try:
         socket.send_fds(control, [wire.CONFIG], config + home)

@@ -2,7 +2,7 @@
 
 A cell's first process is a bare interpreter (``-I -S``) and a copy of exactly what it
 imports: `bashd.launcher`, ``landlock`` and ``prctl``. The program that it executes in
-turn, the zygote, it gets as a descriptor. The copy lies in the state folder,
+turn, the keeper, it gets as a descriptor. The copy lies in the state folder,
 named by its content, so bashd may be installed in a home folder, under /tmp or inside
 the workspace: no command can rewrite the next launcher, and no virtual environment has
 to be visible in a cell.
@@ -24,7 +24,7 @@ from typing import Final
 from bashd.core.errors import HostError
 from bashd.daemon.memfd import sealed_program
 
-_ZYGOTE: Final = Path(__file__).resolve().parents[1] / "launcher" / "bashd-zygote"
+_KEEPER: Final = Path(__file__).resolve().parents[1] / "launcher" / "bashd-keeper"
 """Compiled when the package is built."""
 _LEAN: Final = {
     "lean_landlock.py": "landlock/__init__.py",
@@ -129,21 +129,21 @@ def _origin(module: str) -> Path:
 
 
 @functools.cache
-def zygote_fd() -> int:
-    """Return a descriptor of the program that forks the commands of a cell.
+def keeper_fd() -> int:
+    """Return a descriptor of the program that keeper, zygote and spares are.
 
     Raises:
         HostError: It is not installed, or this machine would not run it.
     """
     try:
-        program = _ZYGOTE.read_bytes()
+        program = _KEEPER.read_bytes()
     except OSError as error:
         raise HostError(
-            f"{_ZYGOTE}: {error.strerror}; it is compiled when bashd is installed:"
+            f"{_KEEPER}: {error.strerror}; it is compiled when bashd is installed:"
             " install a C compiler (apt-get install gcc libc6-dev) and bashd again"
         ) from error
     try:
-        return sealed_program("bashd-zygote", program)
+        return sealed_program("bashd-keeper", program)
     except OSError as error:
         raise HostError(
             f"no program may be run from memory here ({error.strerror});"

@@ -39,9 +39,9 @@ from bashd.daemon.runners import Runners, unavailable
 from bashd.daemon.session import Session
 from bashd.daemon.survey import Workdir
 from bashd.daemon.terminal import Terminal
+from bashd.daemon.tree import MARKER
 from bashd.daemon.walls import NO_SURROUNDINGS, Surroundings, surroundings
 from bashd.launcher import wire
-from bashd.launcher.tree import MARKER
 
 _STARTS = 4
 """Tries to start a command: a spare may be killed by the session's other commands,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 import trio
 
 from bashd.core.errors import HostError
-from bashd.launcher import tree
+from bashd.daemon import tree
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence

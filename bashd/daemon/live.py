@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bashd.daemon import tree
 from bashd.daemon.ports import listening_ports
-from bashd.launcher import tree
 
 if TYPE_CHECKING:
     from bashd.daemon.cgroup import Group

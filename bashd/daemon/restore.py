@@ -16,7 +16,7 @@ import trio
 
 from bashd.core.model import Mode
 from bashd.core.policy import Limits
-from bashd.daemon import recall
+from bashd.daemon import recall, tree
 from bashd.daemon.adoption import Brought, KnownCell
 from bashd.daemon.background import Background
 from bashd.daemon.cell import Cell
@@ -28,7 +28,6 @@ from bashd.daemon.run import Stop
 from bashd.daemon.session import Session
 from bashd.daemon.sessions import Sessions
 from bashd.daemon.task import Task, TaskTable
-from bashd.launcher import tree
 
 logger = logging.getLogger(__name__)
 

@@ -16,13 +16,13 @@ from functools import partial
 
 import trio
 
+from bashd.daemon import tree
 from bashd.daemon.afterwards import afterwards
 from bashd.daemon.cell import Spare
 from bashd.daemon.drain import Drains, Follower, Stream, sink
 from bashd.daemon.output import StreamStore
 from bashd.daemon.pipes import Pipes
 from bashd.daemon.terminal import Terminal
-from bashd.launcher import tree
 
 TIMEOUT = "timeout"
 ABORT = "abort"

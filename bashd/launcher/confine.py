@@ -143,21 +143,3 @@ def build_ruleset(rules: LandlockRules, *, scoped: bool) -> kernel.Landlock:
         finally:
             os.close(fd)
     return ruleset
-
-
-def check_mounts(mounts: Sequence[list[Any]]) -> None:
-    """Check that the cell still has the mounts it was built with.
-
-    A rename on the host over a masked or read-only-bound file silently drops the
-    mount inside a running cell, so this runs before every command. An inode often
-    gets the number of the one it replaces; whether the path is read-only tells a mount
-    from what lies under it.
-    """
-    for path, dev, ino, read_only in mounts:
-        try:
-            found = os.lstat(path)
-            is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-        except OSError as error:
-            raise StepError("mounts", f"{path}: {error.strerror}") from error
-        if (found.st_dev, found.st_ino, is_read_only) != (dev, ino, read_only):
-            raise StepError("mounts", f"{path} is no longer what was mounted there")

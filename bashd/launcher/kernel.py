@@ -21,11 +21,11 @@ _MACHINE: Final = os.uname().machine
 # Older calls differ per architecture (asm/unistd_64.h, asm-generic/unistd.h).
 _NUMBERS: Final = {
     "x86_64": {
-        "waitid": 247, "capset": 126, "unshare": 272,
+        "capset": 126, "unshare": 272,
         "setns": 308, "setfsuid": 122, "setfsgid": 123, "setgroups": 116,
     },
     "aarch64": {
-        "waitid": 95, "capset": 91, "unshare": 97,
+        "capset": 91, "unshare": 97,
         "setns": 268, "setfsuid": 151, "setfsgid": 152, "setgroups": 159,
     },
 }  # fmt: skip
@@ -36,11 +36,6 @@ _PR_CAPBSET_DROP: Final = 24
 # linux/sched.h
 CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEWNET: Final = 0x40000000
-# linux/wait.h
-P_PID: Final = 1
-WNOHANG: Final = 1
-WEXITED: Final = 4
-WNOWAIT: Final = 0x01000000
 # linux/openat2.h, Linux 5.6
 RESOLVE_NO_SYMLINKS: Final = 0x04
 RESOLVE_NO_MAGICLINKS: Final = 0x02
@@ -120,39 +115,6 @@ def clear_capabilities() -> None:
     header = struct.pack("=Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, self
     data = struct.pack("=6I", 0, 0, 0, 0, 0, 0)
     _syscall("capset", _number("capset"), header, data)
-
-
-_SIGINFO_BYTES: Final = 128
-# asm-generic/siginfo.h
-_CLD_EXITED: Final = 1
-_CLD_DUMPED: Final = 3
-_RUSAGE: Final = struct.Struct("=4q14q")
-
-
-def peek_exit(pid: int) -> tuple[int, int, int] | None:
-    """Read a child's exit without reaping it, so that its pid stays taken.
-
-    Returns (wait status as wait(2) encodes it, CPU microseconds, maximum resident
-    KiB) including the descendants it waited for, or None while it runs.
-    Source: waitid(2), the fifth argument of the raw system call.
-    """
-    info = ctypes.create_string_buffer(_SIGINFO_BYTES)
-    usage = ctypes.create_string_buffer(_RUSAGE.size)
-    _syscall(
-        "waitid", _number("waitid"), ctypes.c_int(P_PID), ctypes.c_int(pid),
-        info, ctypes.c_int(WEXITED | WNOHANG | WNOWAIT), usage,
-    )  # fmt: skip
-    # siginfo_t: si_signo, si_errno, si_code, pad, si_pid, si_uid, si_status
-    _, _, code, _, si_pid, _, si_status = struct.unpack_from("=iiiiiIi", info.raw)
-    if si_pid == 0:
-        return None
-    exited = code == _CLD_EXITED
-    status = (
-        si_status << 8 if exited else si_status | (0x80 if code == _CLD_DUMPED else 0)
-    )
-    fields = _RUSAGE.unpack(usage.raw)
-    cpu_us = (fields[0] + fields[2]) * 1_000_000 + fields[1] + fields[3]
-    return status, cpu_us, fields[4]
 
 
 def open_no_symlinks(path: str, flags: int) -> int:

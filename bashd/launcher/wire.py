@@ -38,8 +38,8 @@ END: Final = b"E"
 # daemon to spare; ``M``: the fields are in the memfd that comes first
 REQUEST: Final = b"R"
 REQUEST_MEMFD: Final = b"M"
-# keeper to zygote, in a memfd
-ZYGOTE: Final = b"Z"
+# keeper.py to the program it becomes, in a memfd
+CELL: Final = b"Z"
 # spare to daemon
 TERMINAL: Final = b"p"
 """With one descriptor, before RUNNING: the master of the command's terminal."""
@@ -102,10 +102,6 @@ class Hello(NamedTuple):
     capabilities: int
     """Union of the five capability sets; 0 in every confining mode."""
 
-    def encode(self) -> bytes:
-        """Return the packet."""
-        return pack(HELLO, *(str(int(value)).encode() for value in self))
-
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> Hello:
         """Parse a packet from a cell."""
@@ -135,10 +131,6 @@ class SpareReady(NamedTuple):
 
     FD_COUNT = 4
 
-    def encode(self) -> bytes:
-        """Return the packet; the descriptors are sent beside it."""
-        return pack(SPARE, *(b"%d" % value for value in self))
-
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> SpareReady:
         """Parse a packet from a cell."""
@@ -161,27 +153,12 @@ class Exited(NamedTuple):
     """False: this is a task's process that never became its command. Asked for tasks
     alone, which may be adopted; of others their request sockets tell."""
 
-    def encode(self) -> bytes:
-        """Return the packet."""
-        return pack(EXITED, *(b"%d" % value for value in self))
-
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> Exited:
         """Parse a packet from a cell."""
         _expect_fds("exit", fds, 0)
         *values, ran = (number(field) for field in unpack(message, 5))
         return cls(*values, ran=bool(ran))
-
-
-def fork_order(message: bytes, fds: list[int]) -> tuple[int, int]:
-    """Parse a FORK: the new spare's serial, and the folder of its cgroup or -1.
-
-    Descriptors: the folder, where there is one.
-    """
-    if len(fds) > 1:
-        raise WireError(f"fork came with {len(fds)} descriptors")
-    serial = number(unpack(message, 1)[0])
-    return serial, fds[0] if fds else -1
 
 
 class Failed(NamedTuple):
@@ -214,10 +191,6 @@ class Adopt(NamedTuple):
 
     YES = b"y"
 
-    def encode(self) -> bytes:
-        """Return the packet."""
-        return pack(ADOPT, self.cell_id.encode(), self.secret.encode())
-
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> Adopt:
         """Parse a packet from whoever connected."""
@@ -236,10 +209,6 @@ class TaskHeld(NamedTuple):
 
     serial: int
     cell_pid: int
-
-    def encode(self) -> bytes:
-        """Return the packet; the descriptors are sent beside it."""
-        return pack(TASK, b"%d" % self.serial, b"%d" % self.cell_pid)
 
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> TaskHeld:
@@ -289,22 +258,41 @@ class Request(NamedTuple):
         )
 
 
-def zygote_configuration(
+def cell_configuration(
     *,
+    has_ruleset: bool,
     has_layer: bool,
     log_flags: int,
+    landlock_abi: int,
+    landlock_scoped: bool,
+    may_signal_all: bool,
     bash: bytes,
+    home: tuple[bytes, int, bytes, bytes, int] | None,
     mounts: list[tuple[bytes, int, int, bool]],
 ) -> bytes:
-    """Return what the zygote reads from a memfd when it starts.
+    """Return what the keeper reads from a memfd when it starts.
 
     Args:
-        has_layer: Whether a ruleset for its spares comes along.
-        log_flags: Of that layer, see landlock_restrict_self(2).
+        has_ruleset: Whether a ruleset for its spares comes along.
+        has_layer: Whether one for the zygote does.
+        log_flags: Of these layers, see landlock_restrict_self(2).
+        landlock_abi: For the hello.
+        landlock_scoped: Likewise.
+        may_signal_all: Whether kill(-1) reaches nothing but the cell.
         bash: Path of the shell.
+        home: Name of the daemon's socket, its uid, the cell, its secret, and for how
+            many milliseconds to look for it; None: the cell ends with its daemon.
         mounts: (path, device, inode, read-only): what these must still be.
     """
-    fields = [b"%d" % has_layer, b"%d" % log_flags, bash]
+    fields = [
+        *(b"%d" % value for value in (has_ruleset, has_layer, log_flags)),
+        *(b"%d" % value for value in (landlock_abi, landlock_scoped, may_signal_all)),
+        bash,
+        b"%d" % (home is not None),
+    ]
+    if home is not None:
+        name, uid, cell_id, secret, timeout_ms = home
+        fields += [name, b"%d" % uid, cell_id, secret, b"%d" % timeout_ms]
     for path, device, inode, read_only in mounts:
         fields += [path, b"%d" % device, b"%d" % inode, b"%d" % read_only]
-    return pack(ZYGOTE, *fields)
+    return pack(CELL, *fields)

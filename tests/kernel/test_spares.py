@@ -61,4 +61,4 @@ def test_processes_of_the_cell_are_few_and_the_commands_see_no_others(
     seen = station.text("ls /proc | grep -c '^[0-9]*$'")
     # The keeper, the zygote, spares, the shell and the two of the pipe.
     assert int(seen) < 16
-    assert station.text("cat /proc/1/comm").startswith("python")
+    assert station.text("cat /proc/1/comm") == "bashd-keeper\n"

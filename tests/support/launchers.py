@@ -21,9 +21,9 @@ def is_spare(pid: int) -> bool:
 
 def is_launcher(pid: int) -> bool:
     """Whether a process is a cell's own and no command."""
-    if is_zygote(pid) or is_spare(pid):
+    if _name(pid) in ("bashd-keeper", "bashd-zygote", "bashd-spare"):
         return True
-    # bubblewrap's own command line names the keeper as well.
+    # Before it is one; bubblewrap's own command line names the keeper as well.
     _, program, *rest = f"{describe(pid)} ".split(" ")
     return "python" in program and "keeper.main" in " ".join(rest)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import marshal
 import os
 import resource
 import secrets
@@ -24,7 +24,7 @@ from bashd.daemon.seccomp import NO_FILTERS, Filters, Switches, compile_filters
 from bashd.launcher import wire
 from bashd.launcher.channel import receive
 from tests.support.accounts import argv_as
-from tests.support.launchers import is_spare
+from tests.support.launchers import is_spare, is_zygote
 from tests.support.stations import sys_python
 from tests.support.waiting import eventually
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from tests.support.accounts import Account
 
-HOST = Path(__file__).parent / "inside" / "zygote_host.py"
 SHOW = b"cat /proc/$$/environ; :"
 """Prints exactly what bash was given: it stays, for there is something left to do."""
 FEW = settings(
@@ -53,53 +52,70 @@ class Ended(NamedTuple):
 
 
 class Host:
-    """A zygote and the spares it was asked for."""
+    """A keeper, started as a daemon does it, and the spares it was asked for."""
 
     def __init__(self, filters: Filters = NO_FILTERS, **cell: object) -> None:
-        self.channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        fds = [theirs.fileno(), code.zygote_fd()]
-        sealed = [sealed_memfd("filter", program) for program in filters]
-        argv = [sys.executable, "-P", str(HOST), json.dumps(cell), *map(str, fds)]
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
-            [*argv, *map(str, sealed)],
-            pass_fds=(*fds, *sealed),
+            [sys.executable, "-P", "-m", "bashd.launcher.keeper", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
             env={"PYTHONPATH": str(Path(code.__file__).parents[2])},
+            start_new_session=True,
         )
         theirs.close()
+        settings = sealed_memfd("settings", marshal.dumps(cell))
+        sealed = [settings, *(sealed_memfd("filter", program) for program in filters)]
+        fds = [settings, code.keeper_fd(), *sealed[1:]]
+        socket.send_fds(self.control, [wire.CONFIG], fds)
         for fd in sealed:
             os.close(fd)
-        assert self.channel.recv(1) == b"!"
+        self.said, _ = receive(self.control, 0)
+        self.serial = 0
 
     def close(self) -> None:
         """End it; it leaves by itself when nobody can order any more."""
-        self.channel.close()
+        self.control.close()
         assert self.process.wait(10) == 0
 
     @contextlib.contextmanager
     def spare(self) -> Generator[tuple[socket.socket, int, int]]:
         """Order a spare; yields its request socket, its stdout and its pid."""
-        self.channel.send(b"+")
-        said, fds = receive(self.channel, 4)
+        self.serial += 1
+        self.control.send(wire.pack(wire.FORK, b"%d" % self.serial))
+        message, fds = receive(self.control, 4)
+        ready = wire.SpareReady.decode(message, fds)
         request_fd, out_fd, err_fd, pidfd = fds
         request = socket.socket(fileno=request_fd)
         try:
-            yield request, out_fd, int(said.split()[1])
+            yield request, out_fd, ready.cell_pid
         finally:
             request.close()
             for fd in (out_fd, err_fd, pidfd):
                 os.close(fd)
 
+    def processes(self) -> list[int]:
+        """Return the keeper and its zygote."""
+        keeper = self.process.pid
+        tasks = Path(f"/proc/{keeper}/task/{keeper}/children").read_text().split()
+        return [keeper, *(pid for pid in map(int, tasks) if is_zygote(pid))]
+
+    def exit_code(self) -> int:
+        """Return how the last spare ended, and have it forgotten."""
+        ended = wire.Exited.decode(*receive(self.control, 0))
+        assert ended.serial == self.serial
+        self.control.send(wire.pack(wire.ACK, b"%d" % ended.serial))
+        return os.waitstatus_to_exitcode(ended.status)
+
     def serve(self, packet: bytes, fds: list[int] | None = None) -> Ended:
         """Send one packet to a fresh spare and see it through."""
-        with self.spare() as (request, out_fd, pid):
+        with self.spare() as (request, out_fd, _):
             socket.send_fds(request, [packet], fds or [])
             said: list[bytes] = []
             while packet := request.recv(wire.PACKET_BYTES):
                 said.append(packet)
             with os.fdopen(os.dup(out_fd), "rb") as stdout:
                 printed = stdout.read()
-            _, status = os.waitpid(pid, 0)
-        return Ended(said, printed, os.waitstatus_to_exitcode(status))
+        return Ended(said, printed, self.exit_code())
 
 
 @pytest.fixture
@@ -203,17 +219,36 @@ def test_a_shell_that_cannot_be_executed_is_the_last_step():
     assert "/nowhere/bash" in reason
 
 
-def test_a_mount_that_is_gone_is_the_step_that_fails(tmp_path: Path):
+def test_a_cell_whose_mounts_are_not_there_does_not_start(tmp_path: Path):
     found = tmp_path.stat()
     there = [str(tmp_path), found.st_dev, found.st_ino, False]
-    gone = [str(tmp_path), found.st_dev, found.st_ino, True]
-    for mounts, said in (([there], True), ([there, gone], False)):
-        host = Host(mounts=mounts)
-        ended = host.serve(a_request().encode())
-        host.close()
-        assert (ended.said == [wire.RUNNING]) is said
-        if not said:
-            assert failed_step(ended) == "mounts"
+    for wrong in (
+        [str(tmp_path), found.st_dev, found.st_ino, True],
+        [str(tmp_path), found.st_dev, found.st_ino + 1, False],
+        [str(tmp_path / "nothing"), found.st_dev, found.st_ino, False],
+    ):
+        host = Host(mounts=[there, wrong])
+        failed = wire.Failed.decode(host.said, [])
+        assert failed.step == "mounts"
+        assert str(wrong[0]) in failed.reason
+        host.control.close()
+        assert host.process.wait(10) != 0
+
+
+def test_a_mount_that_goes_while_the_cell_lives_is_the_step_that_fails(tmp_path: Path):
+    place = tmp_path / "place"
+    place.mkdir()
+    found = place.stat()
+    host = Host(mounts=[[str(place), found.st_dev, found.st_ino, False]])
+    assert host.serve(a_request().encode()).said == [wire.RUNNING]
+    place.rename(tmp_path / "elsewhere")
+    assert failed_step(host.serve(a_request().encode())) == "mounts"
+    place.mkdir()
+    assert failed_step(host.serve(a_request().encode())) == "mounts"
+    place.rmdir()
+    (tmp_path / "elsewhere").rename(place)
+    assert host.serve(a_request().encode()).said == [wire.RUNNING]
+    host.close()
 
 
 @pytest.mark.parametrize("place", ["link", "link/inner", "folder/../link"])
@@ -279,7 +314,7 @@ def test_a_spare_that_waits_shrugs_signals_off(host: Host):
         request.send(a_request(command=b"echo fine").encode())
         with os.fdopen(os.dup(out_fd), "rb") as stdout:
             assert stdout.read() == b"fine\n"
-        os.waitpid(pid, 0)
+    assert host.exit_code() == 0
 
 
 SLEEP = """
@@ -314,14 +349,22 @@ def test_what_may_only_be_executed_is_closed_to_its_own_user(
 
 
 def test_a_spare_nobody_wants_leaves_without_a_word(host: Host):
-    with host.spare() as (request, _, pid):
+    with host.spare() as (request, _, _):
         request.shutdown(socket.SHUT_WR)
         assert request.recv(100) == b""
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 127
+    assert host.exit_code() == 127
 
 
-def test_the_zygote_keeps_no_descriptor_of_its_spares(host: Host):
+def test_no_descriptor_of_a_spare_that_is_gone_is_kept(host: Host):
+    before = [descriptors(pid) for pid in host.processes()]
     for _ in range(20):
         assert host.serve(a_request().encode()).status == 0
-    own = sorted(int(fd.name) for fd in Path(f"/proc/{host.process.pid}/fd").iterdir())
-    assert own == [0, 1, 2, 3]
+    # It has told of the last one before it was told to forget it.
+    eventually(
+        lambda: [descriptors(pid) for pid in host.processes()] == before, "their end"
+    )
+
+
+def descriptors(pid: int) -> int:
+    """Return how many descriptors a process has."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
