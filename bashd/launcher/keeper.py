@@ -8,6 +8,7 @@ else in the cell is; see the package docstring for the whole.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import marshal
 import os
 import signal
@@ -27,7 +28,6 @@ _SIGNALS = [number for number in range(1, 65) if number not in (9, 19, 32, 33)]
 """All but SIGKILL and SIGSTOP, which none can change, and glibc's two own."""
 _FIRST_FD = 3
 """Where ``cell.h`` has its control socket; the others follow in its order."""
-_OUT_OF_THE_WAY_FD = 100
 
 
 class Program(NamedTuple):
@@ -114,15 +114,17 @@ def _configuration(settings: Settings, inner_fd: int, layer_fd: int) -> bytes:
 
 def _execute(program: Program, fds: list[int]) -> NoReturn:
     """Become the compiled program; *fds* get numbers from `_FIRST_FD` on, in order."""
+    behind = _FIRST_FD + len(fds)
+    # Some have been given numbers that others are to get.
     aside = [
-        fd if fd < 0 else os.dup2(fd, _OUT_OF_THE_WAY_FD + at, inheritable=False)
-        for at, fd in enumerate([*fds, program.keeper_fd])
+        fd if fd < 0 else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, behind)
+        for fd in (*fds, program.keeper_fd)
     ]
-    kernel.close_range(_FIRST_FD, _OUT_OF_THE_WAY_FD - 1)
+    kernel.close_range(_FIRST_FD, behind - 1)
     for number, fd in enumerate(aside[:-1], _FIRST_FD):
         if fd >= 0:
             os.dup2(fd, number)
-    # Everything else closes by itself.
+    # Whatever else is open it closes itself.
     os.execve(aside[-1], ["bashd-keeper"], {})  # noqa: S606 - it is our own
 
 

@@ -54,11 +54,23 @@ class Ended(NamedTuple):
 class Host:
     """A keeper, started as a daemon does it, and the spares it was asked for."""
 
-    def __init__(self, filters: Filters = NO_FILTERS, **cell: object) -> None:
+    def __init__(
+        self, filters: Filters = NO_FILTERS, *, as_fd: int = 0, **cell: object
+    ) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        fd = theirs.fileno()
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "bashd.launcher.keeper",
+            str(as_fd or fd),
+        ]
+        if as_fd:
+            command = ["bash", "-c", f'exec "$@" {as_fd}<&{fd}', "bash", *command]
         self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "bashd.launcher.keeper", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
+            command,
+            pass_fds=(fd,),
             env={"PYTHONPATH": str(Path(code.__file__).parents[2])},
             start_new_session=True,
         )
@@ -217,6 +229,14 @@ def test_a_shell_that_cannot_be_executed_is_the_last_step():
     assert step == "exec"
     assert "ENOENT" in reason
     assert "/nowhere/bash" in reason
+
+
+@pytest.mark.parametrize("number", [*range(3, 13), *range(99, 109)])
+def test_the_control_socket_may_have_any_number(number: int):
+    host = Host(as_fd=number)
+    assert host.said[:1] == wire.HELLO, host.said
+    assert host.serve(a_request().encode()).said == [wire.RUNNING]
+    host.close()
 
 
 def test_a_cell_whose_mounts_are_not_there_does_not_start(tmp_path: Path):
