@@ -525,7 +525,8 @@ class Cell:
         if ready.serial not in self._ordered:
             _close_all(fds)
             raise wire.WireError(f"spare {ready.serial} was not asked for")
-        request = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, fileno=fds[0])
+        # With its protocol, which it would ask the kernel for.
+        request = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fds[0])
         spare = Spare(self, ready.serial, fds[1:], request)
         self._known[ready.serial] = spare
         spare.group = self._ordered.pop(ready.serial)

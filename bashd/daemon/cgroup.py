@@ -181,20 +181,27 @@ def read(path: Path | str) -> str:
 
 def members(folder: Path | str) -> set[int]:
     """Return the processes of a group, not those of the groups in it."""
-    # Not `read`: there may be more of them than one call returns.
+    return {int(line) for line in read_whole(f"{folder}/cgroup.procs").split()}
+
+
+def read_whole(path: str) -> bytes:
+    """Read a list of the kernel's, which one call may not return whole.
+
+    Empty where there is none.
+    """
     try:
-        fd = os.open(f"{folder}/cgroup.procs", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return set()
+        return b""
     text = b""
     try:
         while piece := os.read(fd, 65536):
             text += piece
     except OSError:
-        return set()  # the group went away in between
+        return b""  # it went away in between
     finally:
         os.close(fd)
-    return {int(line) for line in text.split()}
+    return text
 
 
 def remove_folder(path: Path | str) -> bool:

@@ -8,14 +8,16 @@ adopts them, and whatever child of it is neither zygote nor spare is one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from bashd.daemon.cgroup import read_whole
 from bashd.daemon.pidfd import host_pid
 
 if TYPE_CHECKING:
     from bashd.daemon.cell import Cell
     from bashd.daemon.cgroup import Group
+
+_NOBODY: Final = frozenset[int]()
 
 
 @dataclass(slots=True)
@@ -41,16 +43,18 @@ class CellFamily:
 
     def strangers(self) -> frozenset[int]:
         """Return children of the keeper that are no zygote and no known spare."""
-        spares = {host_pid(fd) for fd in self.cell.pidfds()}
-        return frozenset(_children(self.keeper_pid) - spares - {self.zygote_pid})
+        children, pidfds = _children(self.keeper_pid), self.cell.pidfds()
+        if len(children) == len(pidfds) + 1 and self.zygote_pid in children:
+            # Who is known stays a child until we have taken note of its end, so these
+            # are all. It is nearly always so, and asking for each pid is not free.
+            return _NOBODY
+        spares = {host_pid(fd) for fd in pidfds}
+        return frozenset(children - spares - {self.zygote_pid})
 
 
 def _children(pid: int) -> set[int]:
     # Source: proc_tid_children(5); the keeper and bubblewrap have one thread each.
-    try:
-        text = Path(f"/proc/{pid}/task/{pid}/children").read_bytes()
-    except OSError:
-        return set()
+    text = read_whole(f"/proc/{pid}/task/{pid}/children")
     return {int(word) for word in text.split()}
 
 
