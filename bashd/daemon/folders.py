@@ -120,6 +120,8 @@ def prepare(state_dir: Path, socket: Path) -> DaemonFolders:
             void_file.touch()
         void_file.chmod(0)
         lib_dir = code.install(state_dir / "lib")
+        # Needed by the first cell; that it is missing is to be said now.
+        code.keeper_fd()
     except OSError as error:
         raise HostError(
             f"cannot set up the state folder {state_dir}: {error}"

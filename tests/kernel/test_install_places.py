@@ -139,3 +139,26 @@ def test_it_runs_and_its_code_cannot_be_rewritten(installed: Installed):
     # The next launcher is another one, of code that no command could write to.
     next_cell = daemon.run("echo there", cwd=daemon.caller.home, mode=READ_ONLY)
     assert next_cell["stdout"]["text"] == "there\n"
+
+
+def test_a_daemon_without_its_compiled_program_says_so_and_does_not_start(
+    staged: Path, tmp_path: Path
+):
+    prefix = tmp_path / "venv"
+    shutil.copytree(staged, prefix, symlinks=True)
+    (program,) = prefix.glob("lib/python3*/site-packages/bashd/launcher/bashd-keeper")
+    program.unlink()
+    socket = tmp_path / "bashd.sock"
+    done = subprocess.run(
+        [str(prefix / "bin" / "python"), "-m", "bashd.daemon", "--socket", str(socket)],
+        env={"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert str(program) in done.stderr
+    assert "apt-get install gcc libc6-dev" in done.stderr
+    assert not socket.exists()
