@@ -822,6 +822,9 @@ static void
 take_signals(void)
 {
     sigset_t wanted;
+    /* Whoever started the daemon may have ignored it, and of children that nobody waits
+     * for the kernel keeps no status. Source: wait(2). */
+    signal(SIGCHLD, SIG_DFL);
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGCHLD);
     must(sigprocmask(SIG_SETMASK, &wanted, NULL), "launcher", "signals");

@@ -239,6 +239,16 @@ def test_the_control_socket_may_have_any_number(number: int):
     host.close()
 
 
+def test_exits_are_reported_though_whoever_started_it_ignores_them():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        host = Host()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert host.serve(a_request(command=b"exit 3").encode()).status == 3
+    host.close()
+
+
 def test_a_cell_whose_mounts_are_not_there_does_not_start(tmp_path: Path):
     found = tmp_path.stat()
     there = [str(tmp_path), found.st_dev, found.st_ino, False]
