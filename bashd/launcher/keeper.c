@@ -130,6 +130,10 @@ static void
 watch(int fd, unsigned about, uint64_t serial)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u64 = serial << 2 | about};
+    if (about == ABOUT_CHILD)
+        /* The end of one that is traced can be seen before there is a status: that the
+         * tracer gets first, and its wait is one more event. */
+        event.events |= EPOLLET;
     must(epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event), "launcher", "epoll");
 }
 
@@ -568,7 +572,9 @@ is_kept(const struct child *child)
  * End the children that nobody will ask for.
  *
  * Spares; foreground runs, whose callers went with the daemon; and a task whose pipes the
- * daemon had dropped, which holds nothing to hand over.
+ * daemon had dropped, which holds nothing to hand over. One that has not ended yet is
+ * reaped as an orphan, for it may take long: it waits for a disk, has another user's
+ * rights by now, or is traced by a task that goes on.
  */
 static void
 forget_spares(void)
@@ -585,7 +591,7 @@ forget_spares(void)
             continue;
         if (!child->reported)
             unwatch(child->pidfd);
-        waitpid(child->pid, NULL, 0);
+        waitpid(child->pid, NULL, WNOHANG);
         release(child);
     }
 }

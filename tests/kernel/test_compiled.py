@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -383,6 +384,64 @@ def test_a_spare_nobody_wants_leaves_without_a_word(host: Host):
         request.shutdown(socket.SHUT_WR)
         assert request.recv(100) == b""
     assert host.exit_code() == 127
+
+
+TRACE = """
+import ctypes, signal, sys
+seize = ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0)
+print(seize, flush=True)
+signal.pause()
+"""
+
+
+@contextlib.contextmanager
+def traced(pid: int) -> Generator[subprocess.Popen[bytes]]:
+    """Have a command traced by a process that does not wait for it."""
+    argv = [sys.executable, "-c", TRACE, str(pid)]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as tracer:
+        assert tracer.stdout is not None
+        try:
+            if tracer.stdout.readline() != b"0\n":
+                pytest.skip("nothing may be traced here")
+            yield tracer
+        finally:
+            tracer.kill()
+
+
+def test_an_end_that_a_tracer_withholds_is_reported_when_it_lets_go(host: Host):
+    with host.spare() as (request, _, pid):
+        request.send(a_request(command=b"exec sleep 60").encode())
+        assert request.recv(100) == wire.RUNNING
+        with traced(pid) as tracer:
+            os.kill(pid, signal.SIGKILL)
+            eventually(lambda: state(pid) == "Z", "its end")
+            before = cpu_ticks(host.process.pid)
+            time.sleep(0.3)
+            assert cpu_ticks(host.process.pid) - before < 10
+            tracer.kill()
+            assert host.exit_code() == -signal.SIGKILL
+
+
+def test_a_keeper_does_not_wait_for_what_a_tracer_withholds():
+    host = Host()
+    with host.spare() as (request, _, pid):
+        request.send(a_request(command=b"exec sleep 60").encode())
+        assert request.recv(100) == wire.RUNNING
+        with traced(pid):
+            host.control.close()
+            # The end of the cell waits for its processes, but not for ever.
+            assert host.process.wait(10) == 0
+
+
+def state(pid: int) -> str:
+    """Return the state of a process, as ps(1) shows it."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def cpu_ticks(pid: int) -> int:
+    """Return how long a process has run, in hundredths of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 def test_no_descriptor_of_a_spare_that_is_gone_is_kept(host: Host):
