@@ -20,6 +20,9 @@ MARKER = b"BASHD_RUN_ID="
 _PASSES = 200
 """Bound on the slow path; each pass that finds nothing new ends it."""
 _ENDED = "ZX"
+_MAX_ENVIRON_BYTES = 8 * 1024 * 1024
+"""More than execve takes; but a process may say that its environment is any part of its
+memory, terabytes of it. Source: prctl(2), PR_SET_MM_MAP."""
 
 
 class Process(NamedTuple):
@@ -55,7 +58,8 @@ def process_table() -> list[Process]:
 def has_marker(pid: int, markers: frozenset[bytes]) -> bool:
     """Whether the process was started with one of *markers* in its environment."""
     try:
-        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        with Path(f"/proc/{pid}/environ").open("rb") as file:
+            environment = file.read(_MAX_ENVIRON_BYTES)
     except OSError:
         return False
     return not markers.isdisjoint(environment.split(b"\0"))

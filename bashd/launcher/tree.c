@@ -30,6 +30,9 @@ enum {
     PASSES = 200,
     STAT_BYTES = 1024,
     READ_BYTES = 64 * 1024,
+    /* More than execve takes; but a process may say that its environment is any part of
+     * its memory, terabytes of it. Source: prctl(2), PR_SET_MM_MAP. */
+    MAX_ENVIRON_BYTES = 8 * 1024 * 1024,
     END_LOOK_NS = 2000000,
 };
 
@@ -137,7 +140,7 @@ has_marker(pid_t pid, struct markers markers)
         return false;
     char *text = NULL;
     size_t length = 0;
-    for (;;) {
+    while (length < MAX_ENVIRON_BYTES) {
         char *longer = realloc(text, length + READ_BYTES + 1);
         if (!longer)
             fail_errno(role.step, "memory");

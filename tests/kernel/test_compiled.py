@@ -386,6 +386,43 @@ def test_a_spare_nobody_wants_leaves_without_a_word(host: Host):
     assert host.exit_code() == 127
 
 
+VAST = """
+import ctypes, signal, struct
+libc = ctypes.CDLL(None)
+libc.mmap.restype = libc.sbrk.restype = ctypes.c_void_p
+size = 1 << 28
+place = libc.mmap(None, ctypes.c_size_t(size), 1, 0x4022, -1, ctypes.c_size_t(0))
+stat = open("/proc/self/stat").read().rpartition(")")[2].split()
+code, data, brk, stack, args = (
+    [int(stat[at - 3]) for at in fields]
+    for fields in ((26, 27), (45, 46), (47,), (28,), (48, 49))
+)
+where = [*code, *data, *brk, libc.sbrk(0), *stack, *args, place, place + size]
+# struct prctl_mm_map, linux/prctl.h: without a new auxv or executable.
+change = struct.pack("=11QQIi", *where, 0, 0, -1)
+changed = libc.prctl(35, 14, change, ctypes.c_ulong(len(change)), 0)
+print("vast" if changed == 0 else "refused", flush=True)
+signal.pause()
+"""
+
+
+def test_no_environment_is_too_long_to_be_looked_through():
+    host = Host()
+    with host.spare() as (request, out_fd, _):
+        command = f"setsid {sys.executable} -Ic '{VAST}' & sleep 60".encode()
+        request.send(a_request(command=command).encode())
+        said = os.read(out_fd, 100)
+        kill = wire.pack(wire.KILL, b"%d" % host.serial, b"BASHD_RUN_ID=1")
+        host.control.send(kill)
+        assert host.exit_code() == -signal.SIGKILL
+    status = Path(f"/proc/{host.process.pid}/status").read_text()
+    host.close()
+    if said != b"vast\n":
+        pytest.skip("this kernel lets nobody say where his environment is")
+    most_kib = int(status.partition("VmHWM:")[2].split()[0])
+    assert most_kib < 32 * 1024
+
+
 TRACE = """
 import ctypes, signal, sys
 seize = ctypes.CDLL(None).ptrace(0x4206, int(sys.argv[1]), 0, 0)
