@@ -19,6 +19,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -38,6 +39,9 @@ enum {
     START_MS = 5000,
     /* Between looks whether one that starts was stopped: the loop does not run then. */
     START_LOOK_MS = 20,
+    /* How long the new daemon may take to make room for the descriptors of all tasks. */
+    HAND_OVER_MS = 5000,
+    SEND_AGAIN_NS = 5000000,
 };
 
 #define NEVER UINT64_MAX
@@ -143,11 +147,16 @@ unwatch(int fd)
     epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
-/* Send to the daemon; a daemon that is gone is noticed by the loop. */
-static void
+/* Send to the daemon; a daemon that is gone is noticed by the loop.
+ *
+ * False when too many descriptors are on their way: a user's commands can see to that.
+ * Source: unix(7), ETOOMANYREFS.
+ */
+static bool
 send_home(const char *text, int length, const int *fds, int fd_count)
 {
-    send_with_fds(ORDERS_FD, text, (size_t)length, fds, fd_count);
+    return send_with_fds(ORDERS_FD, text, (size_t)length, fds, fd_count) ||
+           errno != ETOOMANYREFS;
 }
 
 static struct child *
@@ -333,26 +342,29 @@ ask_zygote(void)
     }
 }
 
-/* Register a new spare and pass it on to the daemon. */
-static void
+/* Pass a new spare on to the daemon and register it; false where that cannot be done. */
+static bool
 deliver(const struct order *order, struct packet *answer)
 {
     struct fields fields = split(answer->text + 1, answer->length - 1);
+    pid_t pid = (pid_t)next_number(&fields);
+    char text[96];
+    int length =
+        snprintf(text, sizeof text, "%c%llu%c%d%c%s", TAG_SPARE,
+                 (unsigned long long)order->serial, 0, pid, 0, next_field(&fields));
+    if (!send_home(text, length, answer->fds, MAX_FDS))
+        return false;
     struct child *child = allocate(1, sizeof *child);
     child->serial = order->serial;
-    child->pid = (pid_t)next_number(&fields);
+    child->pid = pid;
     child->pipes[0] = answer->fds[1];
     child->pipes[1] = answer->fds[2];
     child->pidfd = answer->fds[3];
     child->next = children;
     children = child;
-    char text[96];
-    int length = snprintf(text, sizeof text, "%c%llu%c%d%c%s", TAG_SPARE,
-                          (unsigned long long)order->serial, 0, child->pid, 0,
-                          next_field(&fields));
-    send_home(text, length, answer->fds, MAX_FDS);
     close(answer->fds[0]);
     watch(child->pidfd, ABOUT_CHILD, child->serial);
+    return true;
 }
 
 /* Deliver a new spare, or notice that the zygote is gone. */
@@ -378,11 +390,11 @@ on_zygote(void)
     if (order->withdrawn) {
         close_all(answer.fds, answer.fd_count);
         free_order(order);
-    } else if (*answer.text == TAG_SPARE && answer.fd_count == MAX_FDS) {
-        deliver(order, &answer);
+    } else if (*answer.text == TAG_SPARE && answer.fd_count == MAX_FDS &&
+               deliver(order, &answer)) {
         free_order(order);
     } else {
-        /* Refused, or there was no room for its descriptors here. */
+        /* Refused, or there was no room for its descriptors here or on the way. */
         close_all(answer.fds, answer.fd_count);
         push(&zygote.pending, order);
         wait_a_while();
@@ -612,12 +624,15 @@ on_daemon_lost(void)
     if (fd != ORDERS_FD)
         close(fd);
     watch(ORDERS_FD, ABOUT_CONTROL, 0);
+    uint64_t until = now_ms() + HAND_OVER_MS;
     for (struct child *child = children; child; child = child->next) {
         char text[64];
         int length = snprintf(text, sizeof text, "%c%llu%c%d", TAG_TASK,
                               (unsigned long long)child->serial, 0, child->pid);
         int fds[] = {child->pipes[0], child->pipes[1], child->pidfd};
-        send_home(text, length, fds, 3);
+        /* A task that is not told of is lost; all cells of a user come home at once. */
+        while (!send_home(text, length, fds, 3) && now_ms() < until)
+            nanosleep(&(struct timespec){.tv_nsec = SEND_AGAIN_NS}, NULL);
     }
     send_home((char[]){TAG_TASKS_END}, 1, NULL, 0);
     for (struct child *child = children; child; child = child->next) {

@@ -491,6 +491,40 @@ def test_no_descriptor_of_a_spare_that_is_gone_is_kept(host: Host):
     )
 
 
+CROWD = """
+import resource, socket, sys
+# The zygote's stays high, so that it is the keeper who cannot pass a spare on.
+resource.prlimit(int(sys.argv[2]), resource.RLIMIT_NOFILE, (100, 100))
+way = socket.socket(fileno=int(sys.argv[1]))
+socket.send_fds(way, [b"?"], [0] * 200)
+"""
+
+
+def test_an_order_outlasts_a_user_with_too_many_descriptors_on_their_way(
+    ordinary_user: Account,
+):
+    become = None
+    if os.geteuid() != ordinary_user.uid:
+        become = [ordinary_user.uid, ordinary_user.gid, []]
+    host = Host(become=become)
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            fd = theirs.fileno()
+            argv = [sys_python(), "-c", CROWD, str(fd), str(host.process.pid)]
+            subprocess.run(argv_as(ordinary_user, argv), pass_fds=(fd,), check=True)
+        host.control.send(wire.pack(wire.FORK, b"7"))
+        host.control.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            host.control.recv(100)
+        host.control.settimeout(None)
+    message, fds = receive(host.control, 4)
+    for fd in fds:
+        os.close(fd)
+    assert wire.SpareReady.decode(message, fds).serial == 7
+    host.close()
+
+
 def descriptors(pid: int) -> int:
     """Return how many descriptors a process has."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
