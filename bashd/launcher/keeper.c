@@ -42,6 +42,8 @@ enum {
     /* How long the new daemon may take to make room for the descriptors of all tasks. */
     HAND_OVER_MS = 5000,
     SEND_AGAIN_NS = 5000000,
+    /* A folder and a file in it. */
+    ROOM_FDS = 2,
 };
 
 #define NEVER UINT64_MAX
@@ -80,6 +82,9 @@ static struct child *children;
 static int epoll_fd, signal_fd;
 static uint64_t reap_at = NEVER; /* when orphans are to be reaped: one may have ended */
 static bool ended;
+/* However many descriptors the children take, trees must be found and ended: without
+ * room the process table would be empty, and the frozen would stay so. */
+static int room[ROOM_FDS];
 
 /*
  * The zygote answers in the order it was asked. It may be stopped or killed by a command
@@ -197,6 +202,20 @@ release(struct child *child)
     close(child->pidfd);
     free(child->marker);
     free(child);
+}
+
+/* Keep room for what looking through the process table opens. */
+static void
+keep_room(void)
+{
+    for (int i = 0; i < ROOM_FDS; i++)
+        room[i] = fcntl(epoll_fd, F_DUPFD_CLOEXEC, ORDERS_FD + 1);
+}
+
+static void
+use_room(void)
+{
+    close_all(room, ROOM_FDS);
 }
 
 /* Whether a process, dead or alive, has not become a command. */
@@ -465,10 +484,10 @@ static struct pids
 pids_of(bool doomed)
 {
     struct pids found = {0};
-    size_t room = 2;
+    size_t most = 2;
     for (struct child *child = children; child; child = child->next)
-        room++;
-    found.all = allocate(room, sizeof *found.all);
+        most++;
+    found.all = allocate(most, sizeof *found.all);
     for (struct child *child = children; child; child = child->next)
         if (child->doomed == doomed)
             found.all[found.count++] = child->pid;
@@ -486,8 +505,11 @@ kill_doomed(void)
             markers.all[markers.count++] = child->marker;
     spared.all[spared.count++] = getpid();
     spared.all[spared.count++] = zygote.pid;
-    if (leaders.count)
+    if (leaders.count) {
+        use_room();
         kill_trees(leaders, markers, spared, cell.may_signal_all);
+        keep_room();
+    }
     for (struct child *child = children; child; child = child->next)
         child->doomed = false;
     free(leaders.all);
@@ -525,7 +547,9 @@ reap_orphans(void)
         return;
     }
     reap_at = NEVER;
+    use_room();
     struct pids found = children_of_self();
+    keep_room();
     for (size_t i = 0; i < found.count; i++)
         if (!is_child(found.all[i]))
             waitpid(found.all[i], NULL, WNOHANG);
@@ -864,6 +888,7 @@ main(void)
     close_range(SPARE_FILTER_FD + 1, ~0U, 0);
     pin_mounts(&cell);
     epoll_fd = must(epoll_create1(EPOLL_CLOEXEC), "launcher", "epoll");
+    keep_room();
     watch(ORDERS_FD, ABOUT_CONTROL, 0);
     take_signals();
     struct packet said;
@@ -878,6 +903,7 @@ main(void)
     say_hello();
     while (!ended)
         turn();
+    use_room();
     /* As pid 1 the kernel leaves nothing behind when we exit. */
     if (getpid() != 1)
         kill_everything(cell.may_signal_all, END_DEADLINE_MS);

@@ -224,6 +224,9 @@ kill_frozen(struct pids leaders, struct markers markers, struct pids spared)
             signal_process(&table.all[i], SIGKILL);
     free(table.all);
     table = process_table();
+    if (!table.count)
+        /* It cannot be read. Rather some too many go on than none. */
+        kill(-1, SIGCONT);
     for (size_t i = 0; i < table.count; i++) {
         const struct process *was = look_up(&before, table.all[i].pid);
         bool was_stopped = was && (was->state == 'T' || was->state == 't');

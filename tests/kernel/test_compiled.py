@@ -386,6 +386,19 @@ def test_a_spare_nobody_wants_leaves_without_a_word(host: Host):
     assert host.exit_code() == 127
 
 
+def test_a_tree_is_ended_when_no_descriptor_is_left(host: Host):
+    with host.spare() as (request, out_fd, _):
+        request.send(a_request(command=b"sleep 60 & echo; wait").encode())
+        assert os.read(out_fd, 100) == b"\n"
+        keeper = host.process.pid
+        resource.prlimit(keeper, resource.RLIMIT_NOFILE, (10, 10))
+        host.control.send(wire.pack(wire.KILL, b"%d" % host.serial, b""))
+        host.control.settimeout(10)
+        assert host.exit_code() == -signal.SIGKILL
+        # Nobody can write to it any more.
+        assert os.read(out_fd, 100) == b""
+
+
 VAST = """
 import ctypes, signal, struct
 libc = ctypes.CDLL(None)
