@@ -51,7 +51,11 @@ connect_home(const struct home *home)
     return fd;
 }
 
-/* Introduce the cell; true when the daemon wants it, `refused` when it does not. */
+/* Introduce the cell; true when the daemon wants it, `refused` when it does not.
+ *
+ * With a timeout even what was only stopped and continued is interrupted; the daemon may
+ * have taken the cell by then. Source: signal(7).
+ */
 static bool
 introduce(int fd, const struct home *home, bool *refused)
 {
@@ -61,8 +65,12 @@ introduce(int fd, const struct home *home, bool *refused)
     char answer = 0;
     ssize_t got = -1;
     if (length > 0 && (size_t)length < sizeof message &&
-        send(fd, message, (size_t)length, MSG_NOSIGNAL) >= 0)
-        got = recv(fd, &answer, 1, 0);
+        send_with_fds(fd, message, (size_t)length, NULL, 0))
+        do
+            got = recv(fd, &answer, 1, 0);
+        while (got < 0 && errno == EINTR);
+    /* The next zygote will be a copy, of the stack as well. */
+    explicit_bzero(message, sizeof message);
     *refused = got == 1 && answer != TAG_ADOPTED;
     return got == 1 && answer == TAG_ADOPTED;
 }

@@ -790,7 +790,8 @@ read_filter(int fd, struct sock_fprog *filter)
 {
     size_t length;
     char *program = read_payload(fd, &length);
-    if (length % sizeof(struct sock_filter))
+    if (length % sizeof(struct sock_filter) ||
+        length / sizeof(struct sock_filter) > BPF_MAXINSNS)
         fail("seccomp", "not a BPF program");
     filter->len = (unsigned short)(length / sizeof(struct sock_filter));
     filter->filter = (struct sock_filter *)program;

@@ -56,7 +56,12 @@ class Host:
     """A keeper, started as a daemon does it, and the spares it was asked for."""
 
     def __init__(
-        self, filters: Filters = NO_FILTERS, *, as_fd: int = 0, **cell: object
+        self,
+        filters: Filters = NO_FILTERS,
+        *,
+        as_fd: int = 0,
+        home_fd: int = -1,
+        **cell: object,
     ) -> None:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = theirs.fileno()
@@ -79,6 +84,8 @@ class Host:
         settings = sealed_memfd("settings", marshal.dumps(cell))
         sealed = [settings, *(sealed_memfd("filter", program) for program in filters)]
         fds = [settings, code.keeper_fd(), *sealed[1:]]
+        if home_fd >= 0:
+            fds.append(home_fd)
         socket.send_fds(self.control, [wire.CONFIG], fds)
         for fd in sealed:
             os.close(fd)
@@ -397,6 +404,40 @@ def test_a_tree_is_ended_when_no_descriptor_is_left(host: Host):
         assert host.exit_code() == -signal.SIGKILL
         # Nobody can write to it any more.
         assert os.read(out_fd, 100) == b""
+
+
+def test_a_keeper_that_is_stopped_while_it_is_taken_in_goes_on(tmp_path: Path):
+    folder = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
+    home = {"name": "adopt", "uid": os.geteuid(), "cell": "c", "secret": "s"}
+    host = Host(home_fd=folder, home={**home, "timeout_s": 20})
+    os.close(folder)
+    keeper = host.process.pid
+    with (
+        host.spare() as (request, _, _),
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as at_home,
+    ):
+        request.send(a_request(command=b"exec sleep 60").encode())
+        assert request.recv(100) == wire.RUNNING
+        at_home.bind(os.fspath(tmp_path / "adopt"))
+        at_home.listen()
+        host.control.send(wire.pack(wire.TASK, b"%d" % host.serial))
+        host.control.close()
+        host.control, _ = at_home.accept()
+        adopt = wire.Adopt.decode(*receive(host.control, 0))
+        assert adopt == ("c", "s")
+        os.kill(keeper, signal.SIGSTOP)
+        eventually(lambda: state(keeper) == "T", "its stop")
+        os.kill(keeper, signal.SIGCONT)
+        eventually(lambda: state(keeper) == "S", "its waiting")
+        host.control.send(wire.Adopt.YES)
+        message, fds = receive(host.control, 3)
+        for fd in fds:
+            os.close(fd)
+        assert wire.TaskHeld.decode(message, fds).serial == host.serial
+        assert receive(host.control, 0) == (wire.TASKS_END, [])
+    host.control.send(wire.END)
+    assert host.process.wait(10) == 0
+    host.control.close()
 
 
 VAST = """
