@@ -278,7 +278,9 @@ zygote_is_ready(int channel, struct packet *said)
            *said->text == TAG_READY;
 }
 
-/* Fork a zygote; false, with what it `said`, when there is none. */
+/* Fork a zygote; false, with what it `said`, when there is none.
+ *
+ * Then errno is 0 where there was one. */
 static bool
 start_zygote(struct packet *said)
 {
@@ -289,11 +291,14 @@ start_zygote(struct packet *said)
     pid_t pid = fork();
     if (pid == 0)
         become_zygote(&cell, channel[1]);
+    /* Succeeds, so errno stays. */
     close(channel[1]);
     if (pid > 0)
         zygote.pid = pid;
     if (pid < 0 || !zygote_is_ready(channel[0], said)) {
+        int number = pid < 0 ? errno : 0;
         close(channel[0]);
+        errno = number;
         return false;
     }
     zygote.channel = channel[0];
@@ -897,6 +902,8 @@ main(void)
         /* In its own words, if it had any. */
         if (said.length > 0 && *said.text == TAG_FAILED)
             send_home(said.text, (int)said.length, NULL, 0);
+        else if (errno)
+            fail_errno("zygote", "fork");
         else
             fail("zygote", "it ended before it was ready");
         return 1;

@@ -257,6 +257,21 @@ def test_exits_are_reported_though_whoever_started_it_ignores_them():
     host.close()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes somebody who has no processes")
+def test_a_cell_that_may_not_fork_says_so():
+    before = resource.getrlimit(resource.RLIMIT_NPROC)
+    resource.setrlimit(resource.RLIMIT_NPROC, (1, before[1]))
+    try:
+        host = Host(become=[4_000_001, 4_000_001, []])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, before)
+    failed = wire.Failed.decode(host.said, [])
+    assert failed.step == "zygote"
+    assert "EAGAIN" in failed.reason
+    host.control.close()
+    assert host.process.wait(10) != 0
+
+
 def test_a_cell_whose_mounts_are_not_there_does_not_start(tmp_path: Path):
     found = tmp_path.stat()
     there = [str(tmp_path), found.st_dev, found.st_ino, False]
