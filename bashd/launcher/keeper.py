@@ -97,8 +97,9 @@ def _configuration(settings: Settings, inner_fd: int, layer_fd: int) -> bytes:
         landlock_scoped=scoped,
         may_signal_all=settings.confined and is_alone,
         bash=os.fsencode(settings.bash),
-        home=home
-        and (
+        home=None
+        if home is None
+        else (
             os.fsencode(home["name"]),
             home["uid"],
             home["cell"].encode(),
