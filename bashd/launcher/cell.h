@@ -90,6 +90,7 @@ enum {
 struct role {
     char failure_tag;
     const char *step;
+    void (*leave)(void); /* what is to be done before it leaves, if anything */
 };
 extern struct role role;
 

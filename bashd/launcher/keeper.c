@@ -224,11 +224,11 @@ is_spare(pid_t pid)
 {
     char path[64], name[64];
     snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    use_room();
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return false;
     ssize_t length = read(fd, name, sizeof name - 1);
-    close(fd);
+    close_all(&fd, 1);
+    keep_room();
     if (length <= 0)
         return false;
     name[length] = 0;
@@ -675,8 +675,9 @@ on_daemon_lost(void)
 static void
 on_fork(struct fields *fields, struct packet *packet)
 {
-    if (packet->fd_count > 1)
-        fail("launcher", "fork came with %d descriptors", packet->fd_count);
+    if (packet->fd_count > 1 || fields->left != 1)
+        fail("launcher", "fork came with %d descriptors and %zu fields",
+             packet->fd_count, fields->left);
     struct order *order = allocate(1, sizeof *order);
     order->serial = next_number(fields);
     order->group_fd = packet->fd_count ? packet->fds[0] : -1;
@@ -884,6 +885,15 @@ take_signals(void)
     watch(signal_fd, ABOUT_SIGNAL, 0);
 }
 
+/* Leave nothing behind; for pid 1 the kernel sees to that when it exits. */
+static void
+end_all(void)
+{
+    use_room();
+    if (getpid() != 1)
+        kill_everything(cell.may_signal_all, END_DEADLINE_MS);
+}
+
 int
 main(void)
 {
@@ -895,6 +905,7 @@ main(void)
     pin_mounts(&cell);
     epoll_fd = must(epoll_create1(EPOLL_CLOEXEC), "launcher", "epoll");
     keep_room();
+    role.leave = end_all;
     watch(ORDERS_FD, ABOUT_CONTROL, 0);
     take_signals();
     struct packet said;
@@ -911,9 +922,7 @@ main(void)
     say_hello();
     while (!ended)
         turn();
-    use_room();
-    /* As pid 1 the kernel leaves nothing behind when we exit. */
-    if (getpid() != 1)
-        kill_everything(cell.may_signal_all, END_DEADLINE_MS);
+    role.leave = NULL;
+    end_all();
     return 0;
 }

@@ -17,7 +17,7 @@ enum {
     MAX_DIGITS = 20,
 };
 
-struct role role = {TAG_FAILED, "launcher"};
+struct role role = {TAG_FAILED, "launcher", NULL};
 
 /* Say which step failed, and why, and leave. Never an exit code: nothing has run. */
 void
@@ -35,6 +35,10 @@ fail(const char *step, const char *format, ...)
         length += (size_t)reason < room ? (size_t)reason : room;
     }
     send(ORDERS_FD, message, length, MSG_NOSIGNAL);
+    void (*leave)(void) = role.leave;
+    role.leave = NULL; /* that may fail, too */
+    if (leave)
+        leave();
     _exit(FAILED_STATUS);
 }
 

@@ -206,7 +206,7 @@ become_spare(const struct cell *cell, int request_fd, int out_fd, int err_fd)
     /* First of all: the keeper tells a spare from a command by this name. */
     prctl(PR_SET_NAME, SPARE_NAME);
     int moved = dup3(request_fd, ORDERS_FD, O_CLOEXEC);
-    role = (struct role){TAG_STEP_FAILED, "spare"};
+    role = (struct role){TAG_STEP_FAILED, "spare", NULL};
     must(moved, "spare", "");
     must(setsid(), "spare", "setsid");
     must(dup2(out_fd, STDOUT_FILENO), "spare", "");

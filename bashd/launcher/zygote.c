@@ -107,6 +107,7 @@ say(char tag)
 void
 become_zygote(const struct cell *cell, int channel_fd)
 {
+    role.leave = NULL; /* the keeper's */
     catch_signals();
     prctl(PR_SET_NAME, ZYGOTE_NAME);
     prctl(PR_SET_DUMPABLE, 0);

@@ -550,6 +550,31 @@ def cpu_ticks(pid: int) -> int:
     return int(fields[11]) + int(fields[12])
 
 
+@pytest.mark.parametrize("order", [b"K", b"Kx", b"N1\0002", b"A" + b"9" * 40])
+def test_a_malformed_order_ends_the_cell_and_all_that_is_in_it(order: bytes):
+    host = Host()
+    with host.spare() as (request, _, pid):
+        request.send(a_request(command=b"sleep 600").encode())
+        assert request.recv(100) == wire.RUNNING
+        keeper, zygote = host.processes()
+        os.kill(zygote, signal.SIGSTOP)
+        host.control.send(order)
+        failed = wire.Failed.decode(*receive(host.control, 0))
+        assert failed.step == "launcher"
+        assert host.process.wait(10) == 127
+        assert [p for p in (keeper, zygote, pid) if is_there(p)] == []
+    host.control.close()
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process has not ended."""
+    with contextlib.suppress(OSError):
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
+    return False
+
+
 def test_no_descriptor_of_a_spare_that_is_gone_is_kept(host: Host):
     before = [descriptors(pid) for pid in host.processes()]
     for _ in range(20):
