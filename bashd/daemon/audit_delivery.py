@@ -57,12 +57,13 @@ _KTHREADD: Final = 2
 
 
 def _kernel_thread(name: str) -> int | None:
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdecimal():
-            continue
-        with contextlib.suppress(OSError, ValueError):
-            text = Path(entry.path, "stat").read_bytes()
-            program, _, fields = text.partition(b"(")[2].rpartition(b")")
-            if program == name.encode() and int(fields.split()[1]) == _KTHREADD:
-                return int(entry.name)
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            if not entry.name.isdecimal():
+                continue
+            with contextlib.suppress(OSError, ValueError):
+                text = Path(entry.path, "stat").read_bytes()
+                program, _, fields = text.partition(b"(")[2].rpartition(b")")
+                if program == name.encode() and int(fields.split()[1]) == _KTHREADD:
+                    return int(entry.name)
     return None

@@ -84,6 +84,7 @@ class Evidence:
         self._status: StatusSocket | None = None
         self._deliverer: Deliverer | None = None
         self._asking = trio.Lock()
+        self._asking_thread = trio.CapacityLimiter(1)
         self._nursery: trio.Nursery | None = None
         self._looked_at = 0.0
         self._flooded = False
@@ -259,9 +260,16 @@ class Evidence:
         return None if self._deliverer is None else self._deliverer.is_idle()
 
     async def _ask(self, status: StatusSocket) -> int | None:
-        """Return how many records the kernel still holds; None where it does not tell."""
+        """Return how many records the kernel still holds; None where it does not tell.
+
+        Whoever asks while it holds more than its limit, the kernel makes wait, for a
+        minute at worst, and no signal helps: so not the daemon, and one thread at most.
+        Source: kernel/audit.c, audit_receive().
+        """
         try:
-            number = status.ask()
+            number = await trio.to_thread.run_sync(
+                status.ask, abandon_on_cancel=True, limiter=self._asking_thread
+            )
             while (answer := status.answer(number)) is None:
                 await trio.lowlevel.wait_readable(status)
         except OSError:
