@@ -57,13 +57,13 @@ _KTHREADD: Final = 2
 
 
 def _kernel_thread(name: str) -> int | None:
-    with os.scandir("/proc") as entries:
-        for entry in entries:
-            if not entry.name.isdecimal():
-                continue
-            with contextlib.suppress(OSError, ValueError):
-                text = Path(entry.path, "stat").read_bytes()
-                program, _, fields = text.partition(b"(")[2].rpartition(b")")
-                if program == name.encode() and int(fields.split()[1]) == _KTHREADD:
-                    return int(entry.name)
+    # To its end, which closes it.
+    for entry in list(os.scandir("/proc")):
+        if not entry.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            text = Path(entry.path, "stat").read_bytes()
+            program, _, fields = text.partition(b"(")[2].rpartition(b")")
+            if program == name.encode() and int(fields.split()[1]) == _KTHREADD:
+                return int(entry.name)
     return None

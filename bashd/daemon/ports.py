@@ -59,8 +59,8 @@ def listening_ports(trees: list[set[int]]) -> list[tuple[int, ...]]:
 def sockets_of(pid: int) -> set[int]:
     """Return the inodes of the sockets a process holds; empty if we may not look."""
     found: set[int] = set()
-    with contextlib.suppress(OSError):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
             with contextlib.suppress(OSError):
                 match = _SOCKET.fullmatch(os.readlink(entry.path))  # noqa: PTH115
                 if match:
