@@ -113,6 +113,7 @@ _Noreturn void fail(const char *step, const char *format, ...)
 _Noreturn void fail_errno(const char *step, const char *subject);
 int must(int result, const char *step, const char *subject);
 void *allocate(size_t count, size_t size);
+void *resize(void *memory, size_t count, size_t size);
 
 struct fields split(char *text, size_t length);
 char *next_field(struct fields *fields);
@@ -179,6 +180,7 @@ _Noreturn void become_zygote(const struct cell *cell, int channel_fd);
 int dial_home(const struct home *home);
 
 /* tree.c: see there. */
+ssize_t read_proc(pid_t pid, const char *name, char *text, size_t room);
 struct pids {
     pid_t *all;
     size_t count;

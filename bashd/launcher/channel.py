@@ -8,8 +8,6 @@ import socket
 from . import wire
 
 # As plain numbers: to Python these are enumerations, and costly to combine.
-AT_ONCE = int(socket.MSG_DONTWAIT)
-"""For `receive`: what is there, or `BlockingIOError`."""
 _CLOEXEC = int(socket.MSG_CMSG_CLOEXEC)
 _CUT_OFF = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
 
@@ -25,22 +23,19 @@ class CutOffError(wire.WireError):
         self.message = message
 
 
-def receive(
-    channel: socket.socket, max_fds: int, wanted: int = 0
-) -> tuple[bytes, list[int]]:
+def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
     """Receive one packet and its descriptors, close-on-exec from the start.
 
     Args:
         channel: A SEQPACKET socket.
         max_fds: How many descriptors may come.
-        wanted: `AT_ONCE`, or 0 to wait.
 
     Raises:
         CutOffError: It was not whole; its descriptors are closed.
     """
     # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
     message, ancillary, flags, _ = channel.recvmsg(
-        wire.PACKET_BYTES, socket.CMSG_SPACE(max(max_fds, 1) * 4), _CLOEXEC | wanted
+        wire.PACKET_BYTES, socket.CMSG_SPACE(max(max_fds, 1) * 4), _CLOEXEC
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:

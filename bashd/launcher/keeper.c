@@ -222,16 +222,10 @@ use_room(void)
 static bool
 is_spare(pid_t pid)
 {
-    char path[64], name[64];
-    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    char name[64] = "";
     use_room();
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t length = read(fd, name, sizeof name - 1);
-    close_all(&fd, 1);
+    read_proc(pid, "comm", name, sizeof name);
     keep_room();
-    if (length <= 0)
-        return false;
-    name[length] = 0;
     /* It has the zygote's for its first moments. */
     return strcmp(name, SPARE_NAME "\n") == 0 || strcmp(name, ZYGOTE_NAME "\n") == 0;
 }
@@ -499,22 +493,25 @@ pids_of(bool doomed)
     return found;
 }
 
-/* End the whole trees of the doomed children; markers find those who hide. */
+/* End the whole trees of the doomed children, if there are any; markers find those who hide. */
 static void
 kill_doomed(void)
 {
-    struct pids leaders = pids_of(true), spared = pids_of(false);
+    struct pids leaders = pids_of(true);
+    if (!leaders.count) {
+        free(leaders.all);
+        return;
+    }
+    struct pids spared = pids_of(false);
     struct markers markers = {allocate(leaders.count, sizeof *markers.all), 0};
     for (struct child *child = children; child; child = child->next)
         if (child->doomed && child->marker && *child->marker)
             markers.all[markers.count++] = child->marker;
     spared.all[spared.count++] = getpid();
     spared.all[spared.count++] = zygote.pid;
-    if (leaders.count) {
-        use_room();
-        kill_trees(leaders, markers, spared, cell.may_signal_all);
-        keep_room();
-    }
+    use_room();
+    kill_trees(leaders, markers, spared, cell.may_signal_all);
+    keep_room();
     for (struct child *child = children; child; child = child->next)
         child->doomed = false;
     free(leaders.all);
@@ -526,11 +523,7 @@ kill_doomed(void)
 static void
 finish_kills(void)
 {
-    bool any_doomed = false;
-    for (struct child *child = children; child; child = child->next)
-        any_doomed |= child->doomed;
-    if (any_doomed)
-        kill_doomed();
+    kill_doomed();
     for (struct child *child = children, *next; child; child = next) {
         next = child->next;
         if (child->done && child->reported) {

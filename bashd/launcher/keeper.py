@@ -71,15 +71,13 @@ def _restrict(settings: Settings) -> tuple[int, int]:
     with step("landlock-outer"):
         outer = confine.build_ruleset(rules, scoped=True)
         outer.restrict_self(settings.log_flags)
-    inner_fd = layer_fd = -1
+    inner_fd = -1
     if rules.handled:
         # A layer that handles nothing is no layer; the scopes are the outer one's.
         with step("landlock-inner"):
             inner_fd = confine.build_ruleset(rules, scoped=False).fd
-    if settings.own_layer:
-        with step("landlock-zygote"):
-            layer_fd = confine.build_ruleset(rules, scoped=True).fd
-    return inner_fd, layer_fd
+    # The zygote's own layer has the same rules: what matters of it is its scope.
+    return inner_fd, outer.fd if settings.own_layer else -1
 
 
 def _configuration(settings: Settings, inner_fd: int, layer_fd: int) -> bytes:

@@ -342,9 +342,3 @@ class Landlock:
         ctypes.set_errno(0)
         if self._plumbing.get_restrict_self()(self.fd, flags) != 0:
             raise OSError(ctypes.get_errno(), "landlock_restrict_self")
-
-    def close(self) -> None:
-        """Close the ruleset; domains already entered stay."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1

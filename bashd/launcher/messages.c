@@ -70,6 +70,16 @@ allocate(size_t count, size_t size)
     return memory;
 }
 
+/* Return `memory` with another size; what is added is not zeroed. */
+void *
+resize(void *memory, size_t count, size_t size)
+{
+    void *resized = reallocarray(memory, count, size);
+    if (!resized)
+        fail_errno(role.step, "memory");
+    return resized;
+}
+
 /* Look at `length` bytes behind a tag; `text[length]` is a NUL. */
 struct fields
 split(char *text, size_t length)

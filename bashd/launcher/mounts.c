@@ -14,6 +14,12 @@
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 
+static _Noreturn void
+fail_changed(const struct mount *mount)
+{
+    fail("mounts", "%s is no longer what was mounted there", mount->path);
+}
+
 /* One system call says all: statx(2), STATX_MNT_ID, Linux 5.8. */
 static void
 look_at(const struct mount *mount, struct statx *found)
@@ -23,7 +29,7 @@ look_at(const struct mount *mount, struct statx *found)
         fail("mounts", "%s: %s", mount->path, strerror(errno));
     if (makedev(found->stx_dev_major, found->stx_dev_minor) != mount->device ||
         found->stx_ino != mount->inode)
-        fail("mounts", "%s is no longer what was mounted there", mount->path);
+        fail_changed(mount);
 }
 
 /*
@@ -43,7 +49,7 @@ pin_mounts(struct cell *cell)
         if (statvfs(mount->path, &system) < 0)
             fail("mounts", "%s: %s", mount->path, strerror(errno));
         if (!!(system.f_flag & ST_RDONLY) != mount->read_only)
-            fail("mounts", "%s is no longer what was mounted there", mount->path);
+            fail_changed(mount);
         mount->id = found.stx_mnt_id;
     }
 }
@@ -55,7 +61,6 @@ check_mounts(const struct cell *cell)
         struct statx found;
         look_at(&cell->mounts[i], &found);
         if (found.stx_mnt_id != cell->mounts[i].id)
-            fail("mounts", "%s is no longer what was mounted there",
-                 cell->mounts[i].path);
+            fail_changed(&cell->mounts[i]);
     }
 }

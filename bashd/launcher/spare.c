@@ -148,9 +148,7 @@ run(const struct cell *cell, char *text, size_t length, const int *fds, int coun
     char *terminal = next_field(&fields);
     if (count != has_stdin + has_script)
         fail("spare", "descriptors do not match the request");
-    char **environment = calloc(fields.left + 1, sizeof *environment);
-    if (!environment)
-        fail_errno("spare", "environment");
+    char **environment = allocate(fields.left + 1, sizeof *environment);
     for (size_t i = 0; fields.left > 0; i++)
         environment[i] = next_field(&fields);
 

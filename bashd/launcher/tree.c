@@ -52,20 +52,36 @@ struct table {
     size_t count;
 };
 
+static int
+open_proc(pid_t pid, const char *name)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+/* Read a short file of a process, with a NUL behind it; returns its length, 0 for none. */
+ssize_t
+read_proc(pid_t pid, const char *name, char *text, size_t room)
+{
+    int fd = open_proc(pid, name);
+    if (fd < 0)
+        return 0;
+    ssize_t length = read(fd, text, room - 1);
+    close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = 0;
+    return length;
+}
+
 /* Read /proc/PID/stat; false when it is gone. Source: proc_pid_stat(5). */
 static bool
 read_process(pid_t pid, struct process *process)
 {
-    char path[64], text[STAT_BYTES];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    char text[STAT_BYTES];
+    if (!read_proc(pid, "stat", text, sizeof text))
         return false;
-    ssize_t length = read(fd, text, sizeof text - 1);
-    close(fd);
-    if (length <= 0)
-        return false;
-    text[length] = 0;
     /* The name in parentheses may itself hold spaces and parentheses. */
     char *behind = strrchr(text, ')');
     *process = (struct process){.pid = pid};
@@ -97,10 +113,7 @@ process_table(void)
             continue;
         if (table.count == room) {
             room = room ? 2 * room : 256;
-            struct process *all = realloc(table.all, room * sizeof *all);
-            if (!all)
-                fail_errno(role.step, "memory");
-            table.all = all;
+            table.all = resize(table.all, room, sizeof *table.all);
         }
         table.count += read_process(atoi(entry->d_name), &table.all[table.count]);
     }
@@ -133,18 +146,13 @@ has(struct pids pids, pid_t pid)
 static bool
 has_marker(pid_t pid, struct markers markers)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/environ", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_proc(pid, "environ");
     if (fd < 0)
         return false;
     char *text = NULL;
     size_t length = 0;
     while (length < MAX_ENVIRON_BYTES) {
-        char *longer = realloc(text, length + READ_BYTES + 1);
-        if (!longer)
-            fail_errno(role.step, "memory");
-        text = longer;
+        text = resize(text, length + READ_BYTES + 1, 1);
         ssize_t got = read(fd, text + length, READ_BYTES);
         if (got <= 0)
             break;
@@ -245,11 +253,8 @@ stop_and_kill(struct pids leaders, struct markers markers, struct pids spared)
         struct table table = process_table();
         find_members(&table, leaders, markers, spared);
         size_t known = stopped.count;
-        struct process *all =
-            realloc(stopped.all, (known + table.count + 1) * sizeof *all);
-        if (!all)
-            fail_errno(role.step, "memory");
-        stopped.all = all;
+        stopped.all =
+            resize(stopped.all, known + table.count + 1, sizeof *stopped.all);
         for (size_t i = 0; i < table.count; i++) {
             struct process *process = &table.all[i];
             struct table older = {stopped.all, known};
@@ -341,10 +346,7 @@ children_of_self(void)
             continue;
         if (found.count == room) {
             room = room ? 2 * room : 64;
-            pid_t *all = realloc(found.all, room * sizeof *all);
-            if (!all)
-                fail_errno(role.step, "memory");
-            found.all = all;
+            found.all = resize(found.all, room, sizeof *found.all);
         }
         found.all[found.count++] = file ? pid : table.all[i].pid;
     }
