@@ -3,7 +3,8 @@
 Keepers dial the socket beside the main one. A keeper proves itself by its cell's
 secret, which is in the session's record and in the keeper's own memory only, and by
 the uid the kernel gives it. It then hands over each task it holds: the read ends of
-its pipes, with every byte since the death still in them, and its pidfd. Tasks nobody
+its pipes (two for a stream that came fast), with every byte since the death still in
+them, and its pidfd. Tasks nobody
 brings back within a moment are settled as lost; what a keeper brings that no record
 knows (a foreground run of the dead daemon) is ended.
 """
@@ -178,11 +179,12 @@ async def _shake_hands(
     brought: list[Brought] = []
     while True:
         await trio.lowlevel.wait_readable(channel)
-        message, fds = receive(channel, 3)
+        message, fds = receive(channel, wire.TaskHeld.MAX_FDS)
         if message == wire.TASKS_END:
             break
         held = wire.TaskHeld.decode(message, fds)
-        spare = Spare(cell, held.serial, fds, None)
+        spare = Spare(cell, held.serial, fds[:3], None)
+        spare.second_pipes = dict(zip(held.second_pipes, fds[3:], strict=True))
         if known.groups is not None:
             spare.group = known.groups.adopted(held.serial)
         cell.adopt(spare)

@@ -34,6 +34,7 @@ from bashd.daemon.memfd import sealed_memfd
 from bashd.daemon.orders import Orders
 from bashd.daemon.pidfd import host_pid
 from bashd.daemon.readable import Readable
+from bashd.daemon.transfer import Relay
 from bashd.launcher import wire
 from bashd.launcher.channel import CutOffError, receive
 
@@ -50,6 +51,8 @@ _HELLO_TIMEOUT_S = 20.0
 _INFO_TIMEOUT_S = 5.0
 _ORDER_AGAIN_S = 0.2
 """By then somebody's end may have freed descriptors."""
+_HOLD_S = 1.0
+"""For a keeper to say that it holds a pipe. Without it a stream is only slower."""
 _DIAGNOSTIC_BYTES = 4096
 
 
@@ -80,7 +83,8 @@ class Spare:
 
     __slots__ = (
         "came_to", "cell", "exit", "exited", "group", "is_task", "marker", "pidfd",
-        "recorded", "request", "serial", "stderr_fd", "stdout_fd", "wake",
+        "recorded", "request", "second_pipes", "serial", "stderr_fd", "stdout_fd",
+        "wake",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +104,8 @@ class Spare:
         acknowledged."""
         self.recorded = trio.Event()
         """For a task: set when its result is on disk, so that it may be."""
+        self.second_pipes: dict[int, int] = {}
+        """For an adopted task: stream, 1 or 2, to a pipe with its older bytes."""
         self.exited = trio.Event()
         self.wake = trio.Event()
         """Set with `exited`, and by whoever wants the run to look up."""
@@ -193,7 +199,9 @@ class Spare:
         """Release what is left; pipes that a drain took over are -1 by then."""
         if self.request is not None:
             self.request.close()
-        for fd in (self.stdout_fd, self.stderr_fd, self.pidfd):
+        pipes = (self.stdout_fd, self.stderr_fd, *self.second_pipes.values())
+        self.second_pipes = {}
+        for fd in (*pipes, self.pidfd):
             if fd >= 0:
                 os.close(fd)
         self.stdout_fd = self.stderr_fd = self.pidfd = -1
@@ -265,6 +273,8 @@ class Cell:
         self._ordered: dict[int, Group | None] = {}
         """Spares on their way, by serial, and the cgroup each is to be born in."""
         self._last_serial = 0
+        self._to_hold: dict[tuple[int, int], trio.Event] = {}
+        """Second pipes that the keeper was asked to hold, by serial and stream."""
         self._gone = trio.Event()
         self._ending = False
         self._finishers: trio.Nursery | None = None
@@ -381,6 +391,28 @@ class Cell:
         spare.is_task = True
         self._orders.send(wire.pack(wire.TASK, b"%d" % spare.serial))
 
+    async def relay(self, spare: Spare, stream: int) -> Relay | None:
+        """Return a second pipe for a task's stream, 1 or 2, which its keeper holds too.
+
+        What is in it survives this daemon. None where that cannot be had.
+        """
+        try:
+            relay = Relay()
+        except OSError:
+            return None
+        name = (spare.serial, stream)
+        held = self._to_hold[name] = trio.Event()
+        try:
+            message = wire.pack(wire.HOLD, b"%d" % spare.serial, b"%d" % stream)
+            self._orders.send(message, [relay.read_fd])
+            with trio.move_on_after(_HOLD_S):
+                await held.wait()
+        finally:
+            del self._to_hold[name]
+            if not held.is_set():
+                relay.close()
+        return relay if held.is_set() else None
+
     def adopt(self, spare: Spare) -> None:
         """Take in a command that a keeper held through our predecessor's death."""
         self._known[spare.serial] = spare
@@ -495,12 +527,20 @@ class Cell:
                 self._orders.send(wire.pack(wire.ACK, b"%d" % report.serial))
         elif tag == wire.SPARE:
             self._add_spare(message, fds)
+        else:
+            self._handle_rare(tag, message, fds)
+        return True
+
+    def _handle_rare(self, tag: bytes, message: bytes, fds: list[int]) -> None:
+        if tag == wire.HELD:
+            held = self._to_hold.get(wire.PipeHeld.decode(message, fds))
+            if held is not None:
+                held.set()
         elif not message:
             raise EOFError
         else:
             _close_all(fds)
             raise wire.WireError(f"unexpected message {tag!r} from a cell")
-        return True
 
     def _do_without(self, message: bytes) -> None:
         """Drop a spare whose descriptors found no room here; order another later.

@@ -5,7 +5,8 @@ descriptor. It sleeps in epoll until the pipe has bytes, takes a bounded number 
 them in the daemon's own thread and yields. A stream that keeps coming (`_Pace`) is
 moved by one of a few worker threads instead, a slice at a time and first come, first
 served: one splice can block for tens of milliseconds, and the daemon's thread has
-other callers to answer. A stream that falls silent comes back.
+other callers to answer. It goes through a second pipe from then on, so that its writer
+need not wait for the file (`transfer.Relay`). A stream that falls silent comes back.
 
 Cancelled, a drain ends after the slice that is under way; the store has taken in all
 that left the pipe, and the rest is still there. `Drains` waits for the streams of one
@@ -17,20 +18,26 @@ does: nothing is taken that would push unread bytes out of what the store keeps.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import math
 import os
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from bashd.daemon.transfer import READ_BYTES, End, Moved, Patience
+from bashd.daemon.transfer import (
+    READ_BYTES,
+    End,
+    Moved,
+    Patience,
+    Relay,
+    Skim,
+    widen,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from bashd.daemon.output import StreamStore
 
 TURN_BYTES = 256 * 1024
@@ -44,10 +51,6 @@ cancelled drain and the next stream in the queue wait no longer than one blink."
 _HEAVY_BYTES = 1024 * 1024
 _HEAVY_WINDOW_S = 0.25
 """Faster than 4 MiB/s is heavy. A command that prints a little never gets there."""
-
-_HEAVY_PIPE_BYTES = 1024 * 1024
-"""What a heavy stream's pipe holds: with 64 KiB writer and worker wake each other up for
-every 16 pages. The most that is allowed without privilege. Source: pipe(7)."""
 
 _WORKERS = 2
 """Worker threads for all heavy streams. Disks and pipes are the bottleneck, not
@@ -75,6 +78,18 @@ class _Pace:
             self._since_s, self._bytes = now_s, 0
         self._bytes += more_bytes
         return self._bytes > _HEAVY_BYTES
+
+
+NewRelay = Callable[[], Awaitable[Relay | None]]
+"""Makes the second pipe of a stream; None where there can be none."""
+
+
+async def plain_relay() -> Relay | None:
+    """Return a relay for a stream that need not outlive this process, if there is one."""
+    try:
+        return Relay()
+    except OSError:
+        return None
 
 
 class Follower:
@@ -125,16 +140,17 @@ async def drain(
         turn_bytes: Most bytes taken before other work has its turn.
     """
     os.set_blocking(fd, False)
+    stream = Stream(
+        fd,
+        store,
+        on_bytes=on_bytes,
+        on_progress=on_progress,
+        turn_bytes=turn_bytes,
+    )
     try:
-        stream = Stream(
-            fd,
-            store,
-            on_bytes=on_bytes,
-            on_progress=on_progress,
-            turn_bytes=turn_bytes,
-        )
         await stream.to_end()
     finally:
+        stream.close()
         os.close(fd)
 
 
@@ -148,6 +164,7 @@ class Stream:
         on_progress: As for `drain`.
         follower: Reads live from the store; the stream waits for it.
         turn_bytes: As for `drain`.
+        new_relay: Makes its second pipe when it is needed.
     """
 
     def __init__(
@@ -159,6 +176,7 @@ class Stream:
         on_progress: Callable[[], None] | None = None,
         follower: Follower | None = None,
         turn_bytes: int = TURN_BYTES,
+        new_relay: NewRelay = plain_relay,
     ) -> None:
         self.fd = fd
         self.ended = False
@@ -168,7 +186,16 @@ class Stream:
         self._on_progress = on_progress
         self._follower = follower
         self._turn_bytes = turn_bytes
+        self._new_relay: NewRelay | None = new_relay
+        """None once it was asked."""
+        self._relay: Relay | None = None
         self._pace = _Pace()
+
+    def close(self) -> None:
+        """Close what the stream has of its own."""
+        relay, self._relay = self._relay, None
+        if relay is not None:
+            relay.close()
 
     def take_turn(self) -> bool:
         """Take what is there, without waiting for anything.
@@ -249,8 +276,10 @@ class Stream:
 
     async def _while_heavy(self) -> bool:
         """Let workers move the stream until it falls silent; True at its end."""
-        with contextlib.suppress(OSError):  # the user has too many such pipes
-            fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, _HEAVY_PIPE_BYTES)
+        widen(self.fd)
+        if self._new_relay is not None:
+            new_relay, self._new_relay = self._new_relay, None
+            self._relay = await new_relay()
         while True:
             room = await self._room(_SLICE_BYTES)
             if room < self._turn_bytes:
@@ -259,16 +288,24 @@ class Stream:
                 move = self._store.begin(room)
                 if move is None:
                     return False  # kept in memory, piece by piece
+                run = partial(move.run, self.fd, _SLICE)
+                if not isinstance(move, Skim):
+                    run = partial(run, self._relay)
                 moved = Moved(0, End.EMPTY)
                 # Shielded: what leaves the pipe has to reach the store.
                 with trio.CancelScope(shield=True):
-                    moved = await trio.to_thread.run_sync(
-                        partial(move.run, self.fd, _SLICE), limiter=_THREADS
-                    )
+                    moved = await trio.to_thread.run_sync(run, limiter=_THREADS)
                 self._store.commit(move, moved)
+                self._empty_relay()
             self._tell(moved.count)
             if moved.end in {End.EOF, End.EMPTY}:
                 return moved.end is End.EOF
+
+    def _empty_relay(self) -> None:
+        """Take what the file could not; the store knows where else to put it."""
+        relay = self._relay
+        while relay is not None and relay.held:
+            relay.held -= self._store.splice_from(relay.read_fd, relay.held)
 
 
 def _heavy_turns() -> trio.CapacityLimiter:
@@ -335,6 +372,7 @@ class Drains:
                 self._left_open.append(fd)
             else:
                 os.close(fd)
+            stream.close()
             self._running -= 1
             if not self._running:
                 self._all_ended.set()

@@ -19,10 +19,18 @@ import trio
 from bashd.daemon import tree
 from bashd.daemon.afterwards import afterwards
 from bashd.daemon.cell import Spare
-from bashd.daemon.drain import Drains, Follower, Stream, sink
+from bashd.daemon.drain import (
+    Drains,
+    Follower,
+    NewRelay,
+    Stream,
+    plain_relay,
+    sink,
+)
 from bashd.daemon.output import StreamStore
 from bashd.daemon.pipes import Pipes
 from bashd.daemon.terminal import Terminal
+from bashd.daemon.transfer import WIDE_BYTES
 
 TIMEOUT = "timeout"
 ABORT = "abort"
@@ -126,14 +134,27 @@ async def drive(
     deadline = math.inf if timeout_s is None else began + timeout_s
     oom_kills_before = spare.cell.oom_kills()
     stop.bind(spare.wake)
+    _take_older(spare, stdout, stderr)
     out_fd, spare.stdout_fd = spare.stdout_fd, -1
     err_fd, spare.stderr_fd = spare.stderr_fd, -1
     marker = spare.marker = tree.MARKER + run_id.encode()
     pipes = Pipes(
         spare,
         (
-            Stream(out_fd, stdout, on_progress=on_progress, follower=followers[0]),
-            Stream(err_fd, stderr, on_progress=on_progress, follower=followers[1]),
+            Stream(
+                out_fd,
+                stdout,
+                on_progress=on_progress,
+                follower=followers[0],
+                new_relay=_relay(spare, 1),
+            ),
+            Stream(
+                err_fd,
+                stderr,
+                on_progress=on_progress,
+                follower=followers[1],
+                new_relay=_relay(spare, 2),
+            ),
         ),
     )
     ladder_ends = None
@@ -162,6 +183,25 @@ async def drive(
     ended = _ended(spare, stop, began, oom_kills_before)
     _let_go(spare, marker, ladder_ends)
     return ended
+
+
+def _relay(spare: Spare, stream: int) -> NewRelay:
+    """Say how a stream gets a second pipe: what a task prints is to outlive us."""
+    return partial(spare.cell.relay, spare, stream) if spare.is_task else plain_relay
+
+
+def _take_older(spare: Spare, stdout: StreamStore, stderr: StreamStore) -> None:
+    """Take what an earlier daemon had not come to; nobody adds to it any more."""
+    while spare.second_pipes:
+        number, fd = spare.second_pipes.popitem()
+        store = stdout if number == 1 else stderr
+        try:
+            while store.splice_from(fd, WIDE_BYTES):
+                pass
+        except BlockingIOError:
+            pass  # whoever wrote to it has not quite gone
+        finally:
+            os.close(fd)
 
 
 async def _is_soon_over(spare: Spare, pipes: Pipes, deadline: float) -> bool:

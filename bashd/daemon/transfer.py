@@ -5,11 +5,16 @@ knows no store and no budget, only descriptors, offsets and bounds; what it did 
 back as a value that the store takes in (``StreamStore.commit``).
 
 Pipe to file goes by splice(2): a byte is either still in the pipe or already in the
-file, never in this process alone, so that killing the daemon loses none.
+file, never in this process alone, so that killing the daemon loses none. But the kernel
+holds the pipe while it writes the file, and whoever writes to it waits for that; so a
+stream that keeps coming goes through a second pipe (`Relay`), which takes over the
+pages and copies nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import select
 import time
@@ -24,6 +29,10 @@ if TYPE_CHECKING:
 
 READ_BYTES = 64 * 1024
 """One read: the capacity of a pipe."""
+
+WIDE_BYTES = 1024 * 1024
+"""What the pipes of a heavy stream hold: with 64 KiB writer and worker wake each other up
+for every 16 pages. The most that is allowed without privilege. Source: pipe(7)."""
 
 
 class End(Enum):
@@ -67,6 +76,41 @@ INLINE = Patience()
 """For the daemon's own thread: stop at the first empty pipe."""
 
 
+class Relay:
+    """A second pipe between a stream's pipe and its file; owns both its ends.
+
+    Raises:
+        OSError: No more descriptors, or no more memory for pipes.
+    """
+
+    def __init__(self) -> None:
+        self.read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.held = 0
+        """Bytes in it: they come before those in the stream's pipe."""
+        widen(self.read_fd)
+
+    def take_over(self, pipe_fd: int, limit: int) -> int:
+        """Move at most *limit* bytes of a pipe in here; 0 at its end.
+
+        Raises:
+            BlockingIOError: The pipe is empty.
+        """
+        count = os.splice(pipe_fd, self._write_fd, limit, flags=os.SPLICE_F_NONBLOCK)
+        self.held += count
+        return count
+
+    def close(self) -> None:
+        """Close it, with what is in it."""
+        os.close(self.read_fd)
+        os.close(self._write_fd)
+
+
+def widen(pipe_fd: int) -> None:
+    """Let a pipe hold `WIDE_BYTES`, if its user has room for that."""
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(pipe_fd, fcntl.F_SETPIPE_SZ, WIDE_BYTES)
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """Moves bytes from a pipe into a file at a known place."""
@@ -78,8 +122,13 @@ class Transfer:
     hole: tuple[int, int] | None = None
     """Offset and length to give back to the file system before."""
 
-    def run(self, pipe_fd: int, patience: Patience = INLINE) -> Moved:
-        """Do it. *pipe_fd* is non-blocking."""
+    def run(
+        self, pipe_fd: int, patience: Patience = INLINE, relay: Relay | None = None
+    ) -> Moved:
+        """Do it. *pipe_fd* is non-blocking.
+
+        *relay* is empty before, and afterwards unless the file has failed.
+        """
         if self.hole is not None:
             try:
                 punch_hole(self.file_fd, *self.hole)
@@ -87,15 +136,37 @@ class Transfer:
                 return Moved(0, End.FAILED, error.errno or 0, hole_refused=True)
 
         def step(done: int) -> int:
-            return os.splice(
-                pipe_fd,
-                self.file_fd,
-                self.limit - done,
-                offset_dst=self.offset + done,
-                flags=os.SPLICE_F_NONBLOCK,
-            )
+            left = self.limit - done
+            if relay is None:
+                return self._splice(pipe_fd, left, done)
+            return self._through(relay, pipe_fd, left, done)
 
         return _repeat(step, pipe_fd, self.limit, patience)
+
+    def _through(self, relay: Relay, pipe_fd: int, limit: int, done: int) -> int:
+        """Move what the pipe holds, or the relay still does; 0 at the end of both."""
+        if not relay.held:
+            relay.take_over(pipe_fd, limit)
+        moved = 0
+        while relay.held:
+            try:
+                count = self._splice(relay.read_fd, relay.held, done + moved)
+            except OSError:
+                if moved:
+                    break  # the next step meets it again, and tells
+                raise
+            relay.held -= count
+            moved += count
+        return moved
+
+    def _splice(self, pipe_fd: int, count: int, done: int) -> int:
+        return os.splice(
+            pipe_fd,
+            self.file_fd,
+            count,
+            offset_dst=self.offset + done,
+            flags=os.SPLICE_F_NONBLOCK,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,8 @@ enum {
 
 enum {
     PACKET_BYTES = 64 * 1024,
-    MAX_FDS = 4,
+    MAX_FDS = 5,
+    SPARE_FDS = 4,
     FAILED_STATUS = 127,
 };
 
@@ -59,11 +60,13 @@ enum {
     TAG_ADOPTED = 'y',
     TAG_TASK = 'T',
     TAG_TASKS_END = 't',
+    TAG_HELD = 'h',
     TAG_FORK = 'N',
     TAG_SIGNAL = 'G',
     TAG_KILL = 'K',
     TAG_ACK = 'A',
     TAG_DROP = 'D',
+    TAG_HOLD = 'P',
     TAG_END = 'E',
     TAG_CELL = 'Z',
     TAG_REQUEST = 'R',

@@ -55,6 +55,7 @@ struct child {
     pid_t pid;
     int pidfd;
     int pipes[2];  /* copies of the read ends of stdout and stderr; -1: dropped */
+    int seconds[2]; /* of the pipes that take over from them; -1: none */
     bool is_task;  /* it is to survive the daemon's death: the daemon said so */
     bool reported; /* the daemon was told of its end */
     bool doomed;   /* its tree is to end */
@@ -187,7 +188,9 @@ static void
 drop_pipes(struct child *child)
 {
     close_all(child->pipes, 2);
-    child->pipes[0] = child->pipes[1] = -1;
+    close_all(child->seconds, 2);
+    for (int i = 0; i < 2; i++)
+        child->pipes[i] = child->seconds[i] = -1;
 }
 
 /* Free what belongs to a reaped child. */
@@ -370,13 +373,14 @@ deliver(const struct order *order, struct packet *answer)
     int length =
         snprintf(text, sizeof text, "%c%llu%c%d%c%s", TAG_SPARE,
                  (unsigned long long)order->serial, 0, pid, 0, next_field(&fields));
-    if (!send_home(text, length, answer->fds, MAX_FDS))
+    if (!send_home(text, length, answer->fds, SPARE_FDS))
         return false;
     struct child *child = allocate(1, sizeof *child);
     child->serial = order->serial;
     child->pid = pid;
     child->pipes[0] = answer->fds[1];
     child->pipes[1] = answer->fds[2];
+    child->seconds[0] = child->seconds[1] = -1;
     child->pidfd = answer->fds[3];
     child->next = children;
     children = child;
@@ -408,7 +412,7 @@ on_zygote(void)
     if (order->withdrawn) {
         close_all(answer.fds, answer.fd_count);
         free_order(order);
-    } else if (*answer.text == TAG_SPARE && answer.fd_count == MAX_FDS &&
+    } else if (*answer.text == TAG_SPARE && answer.fd_count == SPARE_FDS &&
                deliver(order, &answer)) {
         free_order(order);
     } else {
@@ -630,6 +634,24 @@ forget_spares(void)
     }
 }
 
+/* Give a task to the new daemon. */
+static void
+hand_over(const struct child *child, uint64_t until_ms)
+{
+    char text[64];
+    int length = snprintf(text, sizeof text, "%c%llu%c%d%c%d%c%d", TAG_TASK,
+                          (unsigned long long)child->serial, 0, child->pid, 0,
+                          child->seconds[0] >= 0, 0, child->seconds[1] >= 0);
+    int fds[MAX_FDS] = {child->pipes[0], child->pipes[1], child->pidfd};
+    int count = 3;
+    for (int i = 0; i < 2; i++)
+        if (child->seconds[i] >= 0)
+            fds[count++] = child->seconds[i];
+    /* A task that is not told of is lost; all cells of a user come home at once. */
+    while (!send_home(text, length, fds, count) && now_ms() < until_ms)
+        nanosleep(&(struct timespec){.tv_nsec = SEND_AGAIN_NS}, NULL);
+}
+
 /* Dial home and go on with the running tasks, or end. */
 static void
 on_daemon_lost(void)
@@ -648,13 +670,7 @@ on_daemon_lost(void)
     watch(ORDERS_FD, ABOUT_CONTROL, 0);
     uint64_t until = now_ms() + HAND_OVER_MS;
     for (struct child *child = children; child; child = child->next) {
-        char text[64];
-        int length = snprintf(text, sizeof text, "%c%llu%c%d", TAG_TASK,
-                              (unsigned long long)child->serial, 0, child->pid);
-        int fds[] = {child->pipes[0], child->pipes[1], child->pidfd};
-        /* A task that is not told of is lost; all cells of a user come home at once. */
-        while (!send_home(text, length, fds, 3) && now_ms() < until)
-            nanosleep(&(struct timespec){.tv_nsec = SEND_AGAIN_NS}, NULL);
+        hand_over(child, until);
     }
     send_home((char[]){TAG_TASKS_END}, 1, NULL, 0);
     for (struct child *child = children; child; child = child->next) {
@@ -678,6 +694,30 @@ on_fork(struct fields *fields, struct packet *packet)
     ask_zygote();
 }
 
+/*
+ * Hold the second pipe of a task's stream, and say so.
+ *
+ * In silence where there was no room for its descriptor: the daemon does without.
+ */
+static void
+on_hold(struct fields *fields, struct packet *packet)
+{
+    struct child *child = find_child(next_number(fields));
+    uint64_t stream = next_number(fields);
+    if (packet->fd_count != 1 || !child || child->pipes[0] < 0 || stream < 1 ||
+        stream > 2) {
+        close_all(packet->fds, packet->fd_count);
+        return;
+    }
+    int *second = &child->seconds[stream - 1];
+    close_all(second, 1);
+    *second = packet->fds[0];
+    char text[64];
+    int length = snprintf(text, sizeof text, "%c%llu%c%d", TAG_HELD,
+                          (unsigned long long)child->serial, 0, (int)stream);
+    send_home(text, length, NULL, 0);
+}
+
 /* Obey one message; false when there is none, or it was this socket's last. */
 static bool
 obey_one(void)
@@ -693,6 +733,10 @@ obey_one(void)
     if (tag == TAG_FORK) {
         /* Where its cgroup's descriptor found no room, it is born outside. */
         on_fork(&fields, &packet);
+        return true;
+    }
+    if (tag == TAG_HOLD) {
+        on_hold(&fields, &packet);
         return true;
     }
     close_all(packet.fds, packet.fd_count);

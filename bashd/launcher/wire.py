@@ -27,6 +27,8 @@ FAILED: Final = b"F"
 ADOPT: Final = b"O"
 TASK: Final = b"T"
 TASKS_END: Final = b"t"
+HELD: Final = b"h"
+"""The pipe of a HOLD, of which it repeats the fields, is held."""
 # daemon to keeper
 CONFIG: Final = b"C"
 FORK: Final = b"N"
@@ -34,6 +36,8 @@ SIGNAL: Final = b"G"
 KILL: Final = b"K"
 ACK: Final = b"A"
 DROP: Final = b"D"
+HOLD: Final = b"P"
+"""With one descriptor, serial and stream (1 or 2): a task's second pipe."""
 END: Final = b"E"
 # daemon to spare; ``M``: the fields are in the memfd that comes first
 REQUEST: Final = b"R"
@@ -202,22 +206,44 @@ class Adopt(NamedTuple):
 
 
 class TaskHeld(NamedTuple):
-    """A task the keeper still holds. Descriptors: stdout, stderr, pidfd.
+    """A task the keeper still holds. Descriptors: stdout, stderr, pidfd, second pipes.
 
     Its pipes' bytes since the daemon's death are all still in them.
     """
 
     serial: int
     cell_pid: int
+    second_pipes: tuple[int, ...]
+    """Streams, 1 or 2, whose older bytes are in a second pipe. Their descriptors come
+    in this order."""
+
+    MAX_FDS = 5
 
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> TaskHeld:
         """Parse a packet from a cell."""
-        _expect_fds("held task", fds, 3)
-        serial, pid = (number(field) for field in unpack(message, 2))
+        serial, pid, first, second = (number(field) for field in unpack(message, 4))
         if serial <= 0 or pid <= 0:
             raise WireError("held task with a number that is not positive")
-        return cls(serial, pid)
+        pipes = (1,) * bool(first) + (2,) * bool(second)
+        _expect_fds("held task", fds, 3 + len(pipes))
+        return cls(serial, pid, pipes)
+
+
+class PipeHeld(NamedTuple):
+    """A keeper holds the second pipe of a task's stream.
+
+    No descriptors.
+    """
+
+    serial: int
+    stream: int
+
+    @classmethod
+    def decode(cls, message: bytes, fds: list[int]) -> PipeHeld:
+        """Parse a packet from a cell."""
+        _expect_fds("held pipe", fds, 0)
+        return cls(*(number(field) for field in unpack(message, 2)))
 
 
 class Request(NamedTuple):

@@ -5,6 +5,7 @@ The seed of the moments is in the test's name, so that a failure can be had agai
 
 from __future__ import annotations
 
+import base64
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bashd.protocol.messages import TaskLogsParams
 from tests.faults.load import names_left, start_load
 from tests.support.callers import client
 from tests.support.enclosure import describe
@@ -73,6 +75,35 @@ def _kill_over_and_over(
         lambda: not names_left(daemon.enclosure.pids(), describe), "the end of all"
     )
     assert daemon.run("echo fresh", cwd=workspace)["stdout"]["text"] == "fresh\n"
+
+
+def test_a_flood_goes_on_over_kills_without_a_byte_more_or_less(
+    daemon_matrix: RunningDaemon,
+):
+    daemon, moments = daemon_matrix, random.Random(11)
+    workspace = daemon.make_workspace()
+    last = 250_000_000
+    whole = sum(9 * 10**d * (d + 2) for d in range(8)) + (last - 10**8 + 1) * 10
+    with client(daemon, cwd=workspace) as caller:
+        session = caller.session.session_id
+        # Both streams, one of them slow: each is handed over with what it has.
+        both = (
+            f"for i in 1 2 3 4 5; do echo $i >&2; sleep .2; done & seq 1 {last}; wait"
+        )
+        task = caller.start(both).task_id
+    for _ in range(5):
+        time.sleep(moments.uniform(0.05, 0.2))
+        daemon.kill()
+        daemon.start_again()
+    with client(daemon, cwd=None, session=session) as caller:
+        (info,) = [one for one in caller.list() if one.task_id == task]
+        assert info.stdout_bytes < whole, "it was over before the last kill"
+        settled = caller.wait(task)
+        assert settled.exit_code == 0
+        assert (settled.stdout_bytes, settled.stderr_bytes) == (whole, 10)
+        found = caller.read_log(TaskLogsParams(task, offset=whole - 10_000))
+    expected = "".join(f"{n}\n" for n in range(last - 999, last + 1))
+    assert base64.b64decode(found.data_b64).decode() == expected
 
 
 def test_daemon_killed_while_it_adopts(daemon_matrix: RunningDaemon):

@@ -436,6 +436,7 @@ def test_a_keeper_that_is_stopped_while_it_is_taken_in_goes_on(tmp_path: Path):
         at_home.bind(os.fspath(tmp_path / "adopt"))
         at_home.listen()
         host.control.send(wire.pack(wire.TASK, b"%d" % host.serial))
+        hold(host, 2, b"older")
         host.control.close()
         host.control, _ = at_home.accept()
         adopt = wire.Adopt.decode(*receive(host.control, 0))
@@ -445,10 +446,12 @@ def test_a_keeper_that_is_stopped_while_it_is_taken_in_goes_on(tmp_path: Path):
         os.kill(keeper, signal.SIGCONT)
         eventually(lambda: state(keeper) == "S", "its waiting")
         host.control.send(wire.Adopt.YES)
-        message, fds = receive(host.control, 3)
+        message, fds = receive(host.control, wire.TaskHeld.MAX_FDS)
+        held = wire.TaskHeld.decode(message, fds)
+        assert (held.serial, held.second_pipes) == (host.serial, (2,))
+        assert os.read(fds[3], 100) == b"older"
         for fd in fds:
             os.close(fd)
-        assert wire.TaskHeld.decode(message, fds).serial == host.serial
         assert receive(host.control, 0) == (wire.TASKS_END, [])
     host.control.send(wire.END)
     assert host.process.wait(10) == 0
@@ -583,6 +586,44 @@ def test_no_descriptor_of_a_spare_that_is_gone_is_kept(host: Host):
     eventually(
         lambda: [descriptors(pid) for pid in host.processes()] == before, "their end"
     )
+
+
+def hold(host: Host, stream: int, text: bytes) -> None:
+    """Have a pipe with *text* held for the last spare."""
+    reader, writer = os.pipe()
+    os.write(writer, text)
+    message = wire.pack(wire.HOLD, b"%d" % host.serial, b"%d" % stream)
+    socket.send_fds(host.control, [message], [reader])
+    os.close(reader)
+    os.close(writer)
+    host.control.settimeout(10)
+    answer = wire.PipeHeld.decode(*receive(host.control, 0))
+    host.control.settimeout(None)
+    assert answer == (host.serial, stream)
+
+
+def test_one_pipe_a_stream_is_held_and_dropped_with_the_others(host: Host):
+    (keeper, _), before = host.processes(), None
+    with host.spare() as (request, _, _):
+        request.send(a_request(command=b"exec sleep 60").encode())
+        assert request.recv(100) == wire.RUNNING
+        before = descriptors(keeper)
+        for number in range(1, 4):
+            hold(host, 1, b"again")
+            hold(host, 2, b"again")
+            assert descriptors(keeper) == before + 2, number
+        host.control.send(wire.pack(wire.DROP, b"%d" % host.serial))
+        eventually(lambda: descriptors(keeper) == before - 2, "all four to be closed")
+        serial = b"%d" % host.serial
+        for fields in ((serial, b"0"), (serial, b"3"), (b"99", b"1"), (serial, b"1")):
+            with Path("/dev/null").open() as other:
+                packet = wire.pack(wire.HOLD, *fields)
+                socket.send_fds(host.control, [packet], [other.fileno()])
+        host.control.send(wire.pack(wire.HOLD, serial, b"1"))
+        host.control.send(wire.pack(wire.KILL, serial, b""))
+        assert host.exit_code() == -signal.SIGKILL
+        # Nobody said anything in between, and nothing of it was kept.
+        eventually(lambda: descriptors(keeper) == before - 3, "the end of the command")
 
 
 CROWD = """

@@ -7,6 +7,7 @@ assertion error or silently.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -86,6 +87,25 @@ def a_command_on_a_full_disk_never_hangs(disk: Stage) -> None:
     assert (store.total, store.tail()) == (len(stream), stream[-1000:])
 
 
+def a_flood_that_meets_a_full_disk_loses_nothing(disk: Stage) -> None:
+    stream = os.urandom(12 << 20)
+    reader, writer = os.pipe()
+    # Room enough for it to be taken for a flood first.
+    subprocess.run(["mount", "-o", "remount,size=4m", disk.folder.parent], check=True)
+
+    def feed() -> None:
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(stream)
+
+    store = disk.store(in_file=True, cap=1000, spill=BIG)
+    feeder = threading.Thread(target=feed)
+    feeder.start()
+    trio.run(drain, reader, store)
+    feeder.join()
+    assert (store.total, store.tail()) == (len(stream), stream[-1000:])
+    assert disk.files() == []
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -94,6 +114,7 @@ SCENARIOS = {
         a_foreground_spill_is_given_up,
         without_inodes_a_stream_starts_in_memory,
         a_command_on_a_full_disk_never_hangs,
+        a_flood_that_meets_a_full_disk_loses_nothing,
     )
 }
 
