@@ -110,7 +110,7 @@ class Inherited:
 
     def __init__(self) -> None:
         self._pidfds: list[tuple[int, int]] = []
-        for pid in tree.children_of_self():
+        for pid in tree.children(os.getpid()):
             try:
                 self._pidfds.append((pid, os.pidfd_open(pid)))
             except OSError as error:

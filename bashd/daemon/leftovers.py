@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from bashd.daemon.cgroup import read_whole
 from bashd.daemon.pidfd import host_pid
+from bashd.daemon.tree import children
 
 if TYPE_CHECKING:
     from bashd.daemon.cell import Cell
@@ -38,24 +38,18 @@ class CellFamily:
         """
         keeper = cell.process.pid
         if has_runner:
-            keeper = next(iter(_children(keeper)), 0)
-        return cls(cell, keeper, next(iter(_children(keeper)), 0))
+            keeper = next(iter(children(keeper)), 0)
+        return cls(cell, keeper, next(iter(children(keeper)), 0))
 
     def strangers(self) -> frozenset[int]:
         """Return children of the keeper that are no zygote and no known spare."""
-        children, pidfds = _children(self.keeper_pid), self.cell.pidfds()
-        if len(children) == len(pidfds) + 1 and self.zygote_pid in children:
+        found, pidfds = children(self.keeper_pid), self.cell.pidfds()
+        if len(found) == len(pidfds) + 1 and self.zygote_pid in found:
             # Who is known stays a child until we have taken note of its end, so these
             # are all. It is nearly always so, and asking for each pid is not free.
             return _NOBODY
         spares = {host_pid(fd) for fd in pidfds}
-        return frozenset(children - spares - {self.zygote_pid})
-
-
-def _children(pid: int) -> set[int]:
-    # Source: proc_tid_children(5); the keeper and bubblewrap have one thread each.
-    text = read_whole(f"/proc/{pid}/task/{pid}/children")
-    return {int(word) for word in text.split()}
+        return frozenset(found) - spares - {self.zygote_pid}
 
 
 @dataclass(slots=True)

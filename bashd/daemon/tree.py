@@ -141,14 +141,14 @@ def _stop_and_kill(find: Callable[[], list[Process]]) -> None:
         send(process, signal.SIGKILL)
 
 
-def children_of_self() -> list[int]:
-    """Return this single-threaded process's children, zombies included.
+def children(pid: int) -> list[int]:
+    """Return the children of a process with one thread, zombies included.
 
     Source: proc_tid_children(5), Linux 3.5 with CONFIG_PROC_CHILDREN.
     """
-    pid = os.getpid()
     try:
         text = Path(f"/proc/{pid}/task/{pid}/children").read_bytes()
     except OSError:
-        return [p.pid for p in process_table() if p.parent == pid]
+        # 0 is no process; the kernel names it as the parent of what it has made itself.
+        return [p.pid for p in process_table() if p.parent == pid != 0]
     return [int(field) for field in text.split()]
