@@ -182,7 +182,12 @@ async def _shake_hands(
         message, fds = receive(channel, wire.TaskHeld.MAX_FDS)
         if message == wire.TASKS_END:
             break
-        held = wire.TaskHeld.decode(message, fds)
+        try:
+            held = wire.TaskHeld.decode(message, fds)
+        except wire.WireError:
+            for fd in fds:
+                os.close(fd)
+            raise
         spare = Spare(cell, held.serial, fds[:3], None)
         spare.second_pipes = dict(zip(held.second_pipes, fds[3:], strict=True))
         if known.groups is not None:

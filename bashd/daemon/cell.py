@@ -407,11 +407,14 @@ class Cell:
             self._orders.send(message, [relay.read_fd])
             with trio.move_on_after(_HOLD_S):
                 await held.wait()
+                return relay
+        except BaseException:
+            relay.close()
+            raise
         finally:
             del self._to_hold[name]
-            if not held.is_set():
-                relay.close()
-        return relay if held.is_set() else None
+        relay.close()
+        return None
 
     def adopt(self, spare: Spare) -> None:
         """Take in a command that a keeper held through our predecessor's death."""
@@ -515,6 +518,15 @@ class Cell:
                 raise
             self._do_without(error.message)
             return True
+        try:
+            self._handle(message, fds)
+        except wire.WireError:
+            _close_all(fds)
+            raise
+        return True
+
+    def _handle(self, message: bytes, fds: list[int]) -> None:
+        """Act on one message; nobody has its descriptors when it is malformed."""
         tag = message[:1]
         if tag == wire.EXITED:
             report = wire.Exited.decode(message, fds)
@@ -527,19 +539,13 @@ class Cell:
                 self._orders.send(wire.pack(wire.ACK, b"%d" % report.serial))
         elif tag == wire.SPARE:
             self._add_spare(message, fds)
-        else:
-            self._handle_rare(tag, message, fds)
-        return True
-
-    def _handle_rare(self, tag: bytes, message: bytes, fds: list[int]) -> None:
-        if tag == wire.HELD:
+        elif tag == wire.HELD:
             held = self._to_hold.get(wire.PipeHeld.decode(message, fds))
             if held is not None:
                 held.set()
         elif not message:
             raise EOFError
         else:
-            _close_all(fds)
             raise wire.WireError(f"unexpected message {tag!r} from a cell")
 
     def _do_without(self, message: bytes) -> None:
@@ -557,13 +563,8 @@ class Cell:
         self.finish_later(order_again)
 
     def _add_spare(self, message: bytes, fds: list[int]) -> None:
-        try:
-            ready = wire.SpareReady.decode(message, fds)
-        except wire.WireError:
-            _close_all(fds)
-            raise
+        ready = wire.SpareReady.decode(message, fds)
         if ready.serial not in self._ordered:
-            _close_all(fds)
             raise wire.WireError(f"spare {ready.serial} was not asked for")
         # With its protocol, which it would ask the kernel for.
         request = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fds[0])

@@ -14,6 +14,7 @@ pages and copies nothing.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import select
@@ -80,7 +81,8 @@ class Relay:
     """A second pipe between a stream's pipe and its file; owns both its ends.
 
     Raises:
-        OSError: No more descriptors, or no more memory for pipes.
+        OSError: No more descriptors, or its user has so many pipes that new ones hold
+            next to nothing (two pages; pipe(7), pipe-user-pages-soft).
     """
 
     def __init__(self) -> None:
@@ -88,6 +90,9 @@ class Relay:
         self.held = 0
         """Bytes in it: they come before those in the stream's pipe."""
         widen(self.read_fd)
+        if fcntl.fcntl(self.read_fd, fcntl.F_GETPIPE_SZ) < READ_BYTES:
+            self.close()
+            raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
     def take_over(self, pipe_fd: int, limit: int) -> int:
         """Move at most *limit* bytes of a pipe in here; 0 at its end.
