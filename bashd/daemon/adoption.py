@@ -72,6 +72,10 @@ class AdoptedProcess:
             os.close(self._pidfd)
         return self.returncode
 
+    def close(self) -> None:
+        """Let go of it, where nobody will wait for it."""
+        os.close(self._pidfd)
+
     def kill(self) -> None:
         """Send SIGKILL."""
         if self.returncode is None:
@@ -175,27 +179,40 @@ async def _shake_hands(
     )
     # Nothing new starts in it; it ends when its last task has.
     cell.retired = True
-    channel.send(wire.Adopt.YES)
     brought: list[Brought] = []
-    while True:
-        await trio.lowlevel.wait_readable(channel)
-        message, fds = receive(channel, wire.TaskHeld.MAX_FDS)
-        if message == wire.TASKS_END:
-            break
-        try:
-            held = wire.TaskHeld.decode(message, fds)
-        except wire.WireError:
-            for fd in fds:
-                os.close(fd)
-            raise
-        spare = Spare(cell, held.serial, fds[:3], None)
-        spare.second_pipes = dict(zip(held.second_pipes, fds[3:], strict=True))
-        if known.groups is not None:
-            spare.group = known.groups.adopted(held.serial)
-        cell.adopt(spare)
-        brought.append(Brought(adopt.cell_id, held.serial, cell, spare))
+    try:
+        channel.send(wire.Adopt.YES)
+        while (spare := await _next_task(channel, cell)) is not None:
+            if known.groups is not None:
+                spare.group = known.groups.adopted(spare.serial)
+            cell.adopt(spare)
+            brought.append(Brought(adopt.cell_id, spare.serial, cell, spare))
+    except BaseException:
+        # It may come again, and again.
+        for one in brought:
+            one.spare.close()
+        process.close()
+        raise
     if known.groups is not None:
         # Foreground runs of the dead daemon, whose callers are gone.
         known.groups.kill(frozenset(one.serial for one in brought))
     take(adopt.cell_id, cell, brought)
     return True
+
+
+async def _next_task(channel: socket.socket, cell: Cell) -> Spare | None:
+    """Receive one task that a keeper hands over; None after the last."""
+    await trio.lowlevel.wait_readable(channel)
+    message, fds = receive(channel, wire.TaskHeld.MAX_FDS)
+    try:
+        if message == wire.TASKS_END and not fds:
+            return None
+        held = wire.TaskHeld.decode(message, fds)
+        cell.holds_pipes = held.holds_pipes
+        spare = Spare(cell, held.serial, fds[:3], None)
+    except (OSError, wire.WireError):
+        for fd in fds:
+            os.close(fd)
+        raise
+    spare.second_pipes = dict(zip(held.second_pipes, fds[3:], strict=True))
+    return spare

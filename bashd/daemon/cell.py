@@ -256,6 +256,8 @@ class Cell:
         self.running: dict[int, Spare] = {}
         self.last_used = trio.current_time()
         self.groups = groups
+        self.holds_pipes = True
+        """Its keeper knows HOLD; one that an earlier bashd started may not."""
         self.keep_spares = 0
         """How many spares to hold ready; set by whoever starts commands here."""
         self._control = control
@@ -396,6 +398,8 @@ class Cell:
 
         What is in it survives this daemon. None where that cannot be had.
         """
+        if self.lost or not self.holds_pipes:
+            return None
         try:
             relay = Relay()
         except OSError:
@@ -600,6 +604,8 @@ class Cell:
                 await trio.to_thread.run_sync(tree.kill_orphans, left)
 
     def _mark_lost(self) -> None:
+        for held in self._to_hold.values():
+            held.set()
         for spare in self._known.values():
             spare.ended()
         while self._spares:

@@ -265,6 +265,7 @@ class Stream:
 
     async def sweep(self) -> bool:
         """Take what lies in the pipe now; True if that was its end."""
+        await self._empty_relay()
         # No more than the pipe can hold: a writer may be filling it again.
         left = fcntl.fcntl(self.fd, fcntl.F_GETPIPE_SZ)
         while left > 0:
@@ -296,16 +297,17 @@ class Stream:
                 with trio.CancelScope(shield=True):
                     moved = await trio.to_thread.run_sync(run, limiter=_THREADS)
                 self._store.commit(move, moved)
-                self._empty_relay()
             self._tell(moved.count)
+            await self._empty_relay()
             if moved.end in {End.EOF, End.EMPTY}:
                 return moved.end is End.EOF
 
-    def _empty_relay(self) -> None:
+    async def _empty_relay(self) -> None:
         """Take what the file could not; the store knows where else to put it."""
         relay = self._relay
         while relay is not None and relay.held:
-            relay.held -= self._store.splice_from(relay.read_fd, relay.held)
+            room = await self._room(relay.held)
+            self._tell(relay.give(self._store.splice_from, room))
 
 
 def _heavy_turns() -> trio.CapacityLimiter:

@@ -199,6 +199,8 @@ class StreamStore:
             self.commit(move, moved)
             if moved.count or moved.end is End.EOF:
                 return moved.count
+            if isinstance(move, Skim) and moved.end is End.FAILED:
+                return 0  # what cannot be read has no more bytes
             if moved.end is End.EMPTY:
                 raise BlockingIOError
 

@@ -7,9 +7,12 @@ that stops a command wins (`Stop`).
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import math
 import os
 import signal
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +33,6 @@ from bashd.daemon.drain import (
 from bashd.daemon.output import StreamStore
 from bashd.daemon.pipes import Pipes
 from bashd.daemon.terminal import Terminal
-from bashd.daemon.transfer import WIDE_BYTES
 
 TIMEOUT = "timeout"
 ABORT = "abort"
@@ -134,7 +136,7 @@ async def drive(
     deadline = math.inf if timeout_s is None else began + timeout_s
     oom_kills_before = spare.cell.oom_kills()
     stop.bind(spare.wake)
-    _take_older(spare, stdout, stderr)
+    take_older(spare.second_pipes, stdout, stderr, on_progress)
     out_fd, spare.stdout_fd = spare.stdout_fd, -1
     err_fd, spare.stderr_fd = spare.stderr_fd, -1
     marker = spare.marker = tree.MARKER + run_id.encode()
@@ -190,18 +192,41 @@ def _relay(spare: Spare, stream: int) -> NewRelay:
     return partial(spare.cell.relay, spare, stream) if spare.is_task else plain_relay
 
 
-def _take_older(spare: Spare, stdout: StreamStore, stderr: StreamStore) -> None:
-    """Take what an earlier daemon had not come to; nobody adds to it any more."""
-    while spare.second_pipes:
-        number, fd = spare.second_pipes.popitem()
+def take_older(
+    second_pipes: dict[int, int],
+    stdout: StreamStore,
+    stderr: StreamStore,
+    on_progress: Callable[[], None] | None,
+) -> None:
+    """Take what an earlier daemon had not come to; nobody adds to it any more.
+
+    Args:
+        second_pipes: Of a task's streams, 1 and 2; closed and taken out.
+        stdout: Where the first goes.
+        stderr: Where the second goes.
+        on_progress: Called after each.
+    """
+    while second_pipes:
+        number, fd = second_pipes.popitem()
         store = stdout if number == 1 else stderr
         try:
-            while store.splice_from(fd, WIDE_BYTES):
-                pass
-        except BlockingIOError:
-            pass  # whoever wrote to it has not quite gone
+            _take_rest(fd, store)
         finally:
             os.close(fd)
+        if on_progress is not None:
+            on_progress()
+
+
+def _take_rest(fd: int, store: StreamStore) -> None:
+    """Take what is in a pipe, and no more than it can hold."""
+    if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+        return  # it is what a cell's keeper has sent, and might be anything
+    os.set_blocking(fd, False)
+    left = fcntl.fcntl(fd, fcntl.F_GETPIPE_SZ)
+    # Empty and still open: whoever wrote to it has not quite gone.
+    with contextlib.suppress(BlockingIOError):
+        while left > 0 and (count := store.splice_from(fd, left)):
+            left -= count
 
 
 async def _is_soon_over(spare: Spare, pipes: Pipes, deadline: float) -> bool:

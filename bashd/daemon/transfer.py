@@ -21,8 +21,10 @@ import select
 import time
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
+from bashd.daemon.room import RESERVE, descriptors_left
 from bashd.launcher.kernel import punch_hole
 
 if TYPE_CHECKING:
@@ -81,16 +83,19 @@ class Relay:
     """A second pipe between a stream's pipe and its file; owns both its ends.
 
     Raises:
-        OSError: No more descriptors, or its user has so many pipes that new ones hold
-            next to nothing (two pages; pipe(7), pipe-user-pages-soft).
+        OSError: Descriptors are scarce, or its user has no room for wide pipes: then
+            those of others are not to suffer. Source: pipe(7), pipe-user-pages-soft.
     """
 
     def __init__(self) -> None:
+        if descriptors_left() < RESERVE:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.held = 0
-        """Bytes in it: they come before those in the stream's pipe."""
+        """Bytes in it, unless the keeper has read from its copy: they come before
+        those in the stream's pipe."""
         widen(self.read_fd)
-        if fcntl.fcntl(self.read_fd, fcntl.F_GETPIPE_SZ) < READ_BYTES:
+        if fcntl.fcntl(self.read_fd, fcntl.F_GETPIPE_SZ) < WIDE_BYTES:
             self.close()
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
@@ -102,6 +107,19 @@ class Relay:
         """
         count = os.splice(pipe_fd, self._write_fd, limit, flags=os.SPLICE_F_NONBLOCK)
         self.held += count
+        return count
+
+    def give(self, take: Callable[[int, int], int], limit: int) -> int:
+        """Have *take* move at most *limit* bytes from a descriptor; return how many.
+
+        0: the rest is gone. Its keeper, which has a copy, is to leave it alone, but is
+        not trusted to.
+        """
+        try:
+            count = take(self.read_fd, min(limit, self.held))
+        except BlockingIOError:
+            count = 0
+        self.held = self.held - count if count else 0
         return count
 
     def close(self) -> None:
@@ -150,18 +168,19 @@ class Transfer:
 
     def _through(self, relay: Relay, pipe_fd: int, limit: int, done: int) -> int:
         """Move what the pipe holds, or the relay still does; 0 at the end of both."""
-        if not relay.held:
-            relay.take_over(pipe_fd, limit)
+        if not relay.held and not relay.take_over(pipe_fd, limit):
+            return 0
         moved = 0
         while relay.held:
+            splice = partial(self._splice, done=done + moved)
             try:
-                count = self._splice(relay.read_fd, relay.held, done + moved)
+                moved += relay.give(splice, relay.held)
             except OSError:
                 if moved:
                     break  # the next step meets it again, and tells
                 raise
-            relay.held -= count
-            moved += count
+        if not moved:
+            raise BlockingIOError
         return moved
 
     def _splice(self, pipe_fd: int, count: int, done: int) -> int:

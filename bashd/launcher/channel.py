@@ -35,7 +35,7 @@ def receive(channel: socket.socket, max_fds: int) -> tuple[bytes, list[int]]:
     """
     # socket.recv_fds does not pass MSG_CMSG_CLOEXEC on, so this is recvmsg.
     message, ancillary, flags, _ = channel.recvmsg(
-        wire.PACKET_BYTES, socket.CMSG_SPACE(max(max_fds, 1) * 4), _CLOEXEC
+        wire.PACKET_BYTES, socket.CMSG_LEN(max(max_fds, 1) * 4), _CLOEXEC
     )
     fds: list[int] = []
     for level, kind, payload in ancillary:

@@ -151,7 +151,8 @@ receive(int socket_fd, int flags, struct packet *packet)
         .msg_iov = &data,
         .msg_iovlen = 1,
         .msg_control = control.bytes,
-        .msg_controllen = sizeof control.bytes,
+        /* Not CMSG_SPACE: where its padding has room for one more, one more comes. */
+        .msg_controllen = CMSG_LEN(MAX_FDS * sizeof(int)),
     };
     ssize_t length;
     do

@@ -216,18 +216,24 @@ class TaskHeld(NamedTuple):
     second_pipes: tuple[int, ...]
     """Streams, 1 or 2, whose older bytes are in a second pipe. Their descriptors come
     in this order."""
+    holds_pipes: bool
+    """The keeper knows HOLD. One that was started by an earlier bashd does not, and says
+    nothing of second pipes; its tasks are taken over all the same."""
 
     MAX_FDS = 5
 
     @classmethod
     def decode(cls, message: bytes, fds: list[int]) -> TaskHeld:
         """Parse a packet from a cell."""
-        serial, pid, first, second = (number(field) for field in unpack(message, 4))
+        fields = unpack(message)
+        if len(fields) not in (2, 4):
+            raise WireError(f"held task with {len(fields)} fields")
+        serial, pid, *pipes_held = map(number, fields)
         if serial <= 0 or pid <= 0:
             raise WireError("held task with a number that is not positive")
-        pipes = (1,) * bool(first) + (2,) * bool(second)
+        pipes = tuple(i for i, held in enumerate(pipes_held, start=1) if held)
         _expect_fds("held task", fds, 3 + len(pipes))
-        return cls(serial, pid, pipes)
+        return cls(serial, pid, pipes, bool(pipes_held))
 
 
 class PipeHeld(NamedTuple):

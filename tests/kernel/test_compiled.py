@@ -23,7 +23,7 @@ from bashd.daemon import code
 from bashd.daemon.memfd import sealed_memfd, sealed_program
 from bashd.daemon.seccomp import NO_FILTERS, Filters, Switches, compile_filters
 from bashd.launcher import wire
-from bashd.launcher.channel import receive
+from bashd.launcher.channel import CutOffError, receive
 from tests.support.accounts import argv_as
 from tests.support.launchers import is_spare, is_zygote
 from tests.support.stations import sys_python
@@ -586,6 +586,35 @@ def test_no_descriptor_of_a_spare_that_is_gone_is_kept(host: Host):
     eventually(
         lambda: [descriptors(pid) for pid in host.processes()] == before, "their end"
     )
+
+
+@pytest.mark.parametrize("count", [6, 7, 12, 60])
+def test_more_descriptors_than_any_message_has_are_cut_off(host: Host, count: int):
+    with Path("/dev/null").open() as null:
+        fds = [null.fileno()] * count
+        ended = host.serve(a_request().encode(), fds)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before = descriptors(os.getpid())
+        with ours, theirs:
+            socket.send_fds(ours, [b"x"], fds)
+            with pytest.raises(CutOffError):
+                receive(theirs, wire.TaskHeld.MAX_FDS)
+            assert descriptors(os.getpid()) == before
+    failed = wire.Failed.decode(ended.said[-1], [])
+    assert failed == ("spare", "packet cut off")
+
+
+def test_what_an_earlier_keeper_hands_over_is_understood():
+    held = wire.TaskHeld.decode(wire.pack(wire.TASK, b"7", b"12"), [3, 4, 5])
+    assert held == (7, 12, (), False)
+    held = wire.TaskHeld.decode(
+        wire.pack(wire.TASK, b"7", b"12", b"0", b"1"), [3, 4, 5, 6]
+    )
+    assert held == (7, 12, (2,), True)
+    for fields, count in ((3, 3), (1, 3), (5, 3), (2, 4), (4, 3)):
+        message = wire.pack(wire.TASK, *[b"1"] * fields)
+        with pytest.raises(wire.WireError):
+            wire.TaskHeld.decode(message, list(range(count)))
 
 
 def hold(host: Host, stream: int, text: bytes) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from bashd.daemon.drain import drain
+from bashd.daemon.drain import Follower, Stream, drain
 from bashd.daemon.output import OutputBudget
 from tests.unit.daemon.output_stage import Stage, pour
 
@@ -106,6 +106,48 @@ def a_flood_that_meets_a_full_disk_loses_nothing(disk: Stage) -> None:
     assert disk.files() == []
 
 
+def a_live_reader_hears_of_all_that_a_full_disk_left(disk: Stage) -> None:
+    subprocess.run(["mount", "-o", "remount,size=4m", disk.folder.parent], check=True)
+    whole = 40 << 20
+    store = disk.store(in_file=True, cap=50_000, spill=BIG)
+    follower = Follower()
+    told: list[int] = []
+    changed = [trio.Event()]
+
+    def progress() -> None:
+        told.append(store.total)
+        changed[0].set()
+        changed[0] = trio.Event()
+
+    async def follow() -> None:
+        offset = 0
+        while offset < whole:
+            grown = changed[0]
+            while (span := store.read_range(offset, 1 << 16)).data:
+                offset = span.end
+                follower.advance(offset)
+            if offset < whole:
+                await grown.wait()
+
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    stream = Stream(reader, store, on_progress=progress, follower=follower)
+
+    async def go() -> None:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(follow)
+                await stream.to_end()
+
+    with subprocess.Popen(["head", "-c", str(whole), "/dev/zero"], stdout=writer):
+        os.close(writer)
+        trio.run(go)
+        stream.close()
+        os.close(reader)
+    assert (store.total, told[-1]) == (whole, whole)
+    assert disk.files() == []
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -115,6 +157,7 @@ SCENARIOS = {
         without_inodes_a_stream_starts_in_memory,
         a_command_on_a_full_disk_never_hangs,
         a_flood_that_meets_a_full_disk_loses_nothing,
+        a_live_reader_hears_of_all_that_a_full_disk_left,
     )
 }
 
