@@ -25,7 +25,7 @@ _HEADER = struct.Struct("=IHHII")
 _STATUS = struct.Struct("=11I")  # struct audit_status, linux/audit.h
 _GET, _SET, _ADD_RULE, _DEL_RULE = 1000, 1001, 1011, 1012
 _ERROR = 2
-_ENABLED, _PID, _BACKLOG_LIMIT = 0x01, 0x04, 0x10
+_ENABLED, _PID, _BACKLOG_LIMIT, _BACKLOG_WAIT = 0x01, 0x04, 0x10, 0x20
 _RULE_FIELDS = 64
 
 LOCK = Path("/run/bashd-tests-audit.lock")
@@ -46,16 +46,32 @@ class Audit:
         """Return the settings."""
         data = self._ask(_GET, b"", flags=1)
         fields = _STATUS.unpack_from(data.ljust(_STATUS.size, b"\0"))
-        return {"enabled": fields[1], "backlog_limit": fields[5], "lost": fields[6]}
+        return {
+            "enabled": fields[1],
+            "backlog_limit": fields[5],
+            "lost": fields[6],
+            "backlog_wait": fields[9],
+        }
 
     def set(
-        self, *, enabled: int | None = None, backlog_limit: int | None = None
+        self,
+        *,
+        enabled: int | None = None,
+        backlog_limit: int | None = None,
+        backlog_wait: int | None = None,
     ) -> None:
-        """Change what is given, and nothing else."""
-        mask = (enabled is not None and _ENABLED) | (
-            backlog_limit is not None and _BACKLOG_LIMIT
+        """Change what is given, and nothing else; *backlog_wait* is in jiffies.
+
+        So long, a minute by default, the kernel lets whoever causes a record, and
+        whoever asks it anything, wait for room.
+        """
+        mask = (
+            (enabled is not None and _ENABLED)
+            | (backlog_limit is not None and _BACKLOG_LIMIT)
+            | (backlog_wait is not None and _BACKLOG_WAIT)
         )
-        values = (mask, enabled or 0, 0, 0, 0, backlog_limit or 0, 0, 0, 0, 0, 0)
+        limits = (backlog_limit or 0, 0, 0, 0, backlog_wait or 0, 0)
+        values = (mask, enabled or 0, 0, 0, 0, *limits)
         self._ask(_SET, _STATUS.pack(*values), flags=5)
 
     @contextlib.contextmanager
@@ -114,7 +130,7 @@ def audit_turned(*, on: bool) -> Generator[Audit, None, None]:
     with contextlib.closing(audit), LOCK.open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         lock.seek(0)
-        before = json.loads(lock.read() or "null") or audit.get()
+        before = audit.get() | json.loads(lock.read() or "{}")
         lock.truncate(0)
         lock.write(json.dumps(before))
         lock.flush()
@@ -122,7 +138,11 @@ def audit_turned(*, on: bool) -> Generator[Audit, None, None]:
             audit.set(enabled=int(on), backlog_limit=BACKLOG)
             yield audit
         finally:
-            audit.set(enabled=before["enabled"], backlog_limit=before["backlog_limit"])
+            audit.set(
+                enabled=before["enabled"],
+                backlog_limit=before["backlog_limit"],
+                backlog_wait=before["backlog_wait"],
+            )
             lock.truncate(0)
 
 
