@@ -4,9 +4,8 @@ Keepers dial the socket beside the main one. A keeper proves itself by its cell'
 secret, which is in the session's record and in the keeper's own memory only, and by
 the uid the kernel gives it. It then hands over each task it holds: the read ends of
 its pipes (two for a stream that came fast), with every byte since the death still in
-them, and its pidfd. Tasks nobody
-brings back within a moment are settled as lost; what a keeper brings that no record
-knows (a foreground run of the dead daemon) is ended.
+them, and its pidfd. Tasks nobody brings back within a moment are settled as lost; what
+a keeper brings that no record knows (a foreground run of the dead daemon) is ended.
 """
 
 from __future__ import annotations

@@ -140,31 +140,20 @@ async def drive(
     out_fd, spare.stdout_fd = spare.stdout_fd, -1
     err_fd, spare.stderr_fd = spare.stderr_fd, -1
     marker = spare.marker = tree.MARKER + run_id.encode()
+    stream = partial(Stream, on_progress=on_progress)
     pipes = Pipes(
         spare,
         (
-            Stream(
-                out_fd,
-                stdout,
-                on_progress=on_progress,
-                follower=followers[0],
-                new_relay=_relay(spare, 1),
-            ),
-            Stream(
-                err_fd,
-                stderr,
-                on_progress=on_progress,
-                follower=followers[1],
-                new_relay=_relay(spare, 2),
-            ),
+            stream(out_fd, stdout, follower=followers[0], new_relay=_relay(spare, 1)),
+            stream(err_fd, stderr, follower=followers[1], new_relay=_relay(spare, 2)),
         ),
     )
     ladder_ends = None
     if terminal is not None or not await _is_soon_over(spare, pipes, deadline):
         async with trio.open_nursery() as nursery:
             drains = Drains(nursery)
-            for stream in pipes.hand_over():
-                drains.adopt(stream)
+            for unfinished in pipes.hand_over():
+                drains.adopt(unfinished)
             if terminal is not None:
                 nursery.start_soon(
                     terminal.serve, spare, stdout, on_progress, followers[0]

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 
 from bashd.daemon.drain import Follower, Stream, drain
-from bashd.daemon.output import OutputBudget
+from bashd.daemon.output import OutputBudget, StreamStore
 from tests.unit.daemon.output_stage import Stage, pour
 
 KIB = 1024
@@ -71,43 +71,43 @@ def without_inodes_a_stream_starts_in_memory(disk: Stage) -> None:
     assert store.settle().text == "hello"
 
 
-def a_command_on_a_full_disk_never_hangs(disk: Stage) -> None:
+def drain_all(store: StreamStore, stream: bytes) -> None:
+    """Have a pipe that *stream* is written to drained into *store*."""
     reader, writer = os.pipe()
-    stream = os.urandom(4096 * KIB)
 
     def feed() -> None:
         with os.fdopen(writer, "wb") as pipe:
             pipe.write(stream)
 
-    store = disk.store(in_file=True, cap=1000, spill=BIG)
     feeder = threading.Thread(target=feed)
     feeder.start()
     trio.run(drain, reader, store)
     feeder.join()
+
+
+def a_command_on_a_full_disk_never_hangs(disk: Stage) -> None:
+    stream = os.urandom(4096 * KIB)
+    store = disk.store(in_file=True, cap=1000, spill=BIG)
+    drain_all(store, stream)
     assert (store.total, store.tail()) == (len(stream), stream[-1000:])
+
+
+def make_room_for_a_flood(disk: Stage) -> None:
+    """Make the disk large enough for a stream to be taken for a flood first."""
+    subprocess.run(["mount", "-o", "remount,size=4m", disk.folder.parent], check=True)
 
 
 def a_flood_that_meets_a_full_disk_loses_nothing(disk: Stage) -> None:
     stream = os.urandom(12 << 20)
-    reader, writer = os.pipe()
-    # Room enough for it to be taken for a flood first.
-    subprocess.run(["mount", "-o", "remount,size=4m", disk.folder.parent], check=True)
-
-    def feed() -> None:
-        with os.fdopen(writer, "wb") as pipe:
-            pipe.write(stream)
-
+    make_room_for_a_flood(disk)
     store = disk.store(in_file=True, cap=1000, spill=BIG)
-    feeder = threading.Thread(target=feed)
-    feeder.start()
-    trio.run(drain, reader, store)
-    feeder.join()
+    drain_all(store, stream)
     assert (store.total, store.tail()) == (len(stream), stream[-1000:])
     assert disk.files() == []
 
 
 def a_live_reader_hears_of_all_that_a_full_disk_left(disk: Stage) -> None:
-    subprocess.run(["mount", "-o", "remount,size=4m", disk.folder.parent], check=True)
+    make_room_for_a_flood(disk)
     whole = 40 << 20
     store = disk.store(in_file=True, cap=50_000, spill=BIG)
     follower = Follower()
